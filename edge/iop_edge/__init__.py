@@ -1,0 +1,1 @@
+"""The edge daemon: accepts nodes, routes runs to them and relays what they produce."""

@@ -1,0 +1,1 @@
+"""What the edge decides, as pure values and functions: no sockets, tasks, HTTP or databases in here."""

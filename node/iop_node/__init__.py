@@ -1,0 +1,1 @@
+"""The node daemon: dials out to edges and executes runs."""

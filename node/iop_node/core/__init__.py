@@ -1,0 +1,1 @@
+"""The node's core: admits, runs, cancels and records. Knows ports, not sockets, engines or databases."""
