@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from iop_edge.bus_stream import BusStream
 from iop_edge.domain.views import (
     ModelView,
     NodeView,
@@ -95,6 +96,13 @@ class EdgeService:
 
         Raises:
             UnknownName: with the nearest known ids.
+        """
+        raise NotImplementedError
+
+    def subscribe(self, after_event_id: int | None = None) -> BusStream:
+        """Returns a stream of EdgeEvents: the kept ones after `after_event_id` first (None: only new ones).
+
+        A consumer that lags loses the oldest events and is told how many (`EventBatch.dropped`).
         """
         raise NotImplementedError
 
