@@ -86,7 +86,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """The answer to `embed`: a JSON list of vectors."""
+    """The answer to `embed`: a JSON list of vectors. A large one comes in several events: join their bytes."""
 
     json: bytes = field(repr=False)
 
@@ -111,7 +111,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Events are missing here: how many, and why."""
+    """Events are missing here: how many, and why.
+
+    A Gap takes a number like any event, and those it stands for have none. The one exception: after an edge
+    lost what it had acknowledged, the Gap (reason `acknowledged_before`) has the number of the last event
+    missing. So a receiver lets a Gap jump ahead, and nothing else.
+    """
 
     events: int
     bytes: int
@@ -120,7 +125,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class EngineJson:
-    """The engine's own JSON, untouched but for the model's name. `whole`: the one answer to a plain request."""
+    """The engine's own JSON, untouched but for the model's name.
+
+    `whole`: the one answer to a plain request; a large one comes in several such events: join all chunks.
+    """
 
     chunks: tuple[bytes, ...] = field(repr=False)
     whole: bool = False
