@@ -65,12 +65,15 @@ class InvalidName(BadRequest):
 
 
 class InvalidConfig(BadRequest):
-    """A configuration cannot be used. `problems`: one sentence each, every one found."""
+    """A configuration cannot be used. `problems`: one sentence each, every one found.
+
+    `source`: the file or whatever else they all come from; "" when each problem names its own.
+    """
 
     code = "invalid_config"
 
     def __init__(self, source: str, problems: list[str]) -> None:
-        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+        super().__init__("\n".join(f"{source}: {problem}" if source else problem for problem in problems))
         self.source, self.problems = source, problems
 
 
