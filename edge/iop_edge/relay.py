@@ -1,7 +1,16 @@
 """RunStream: one consumer's bounded view of one run, between a node's link and a surface."""
 
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from iop_edge.domain.event_size import EVENT_OVERHEAD_BYTES
+from iop_shared.errors import Busy
 from iop_shared.ids import RunId
 from iop_shared.runtime_events import RuntimeEvent
+
+MAX_BUFFERED_BYTES: Final = 8 * 1024 * 1024
+"""Per stream, payload and overhead. Chosen; change freely: some 30,000 tokens."""
 
 
 class RunStream:
@@ -11,16 +20,99 @@ class RunStream:
     `next_batch` then raises Busy (code `slow_consumer`). The run itself and other consumers go on.
     """
 
-    run_id: RunId
+    __slots__ = (
+        "_batch",
+        "_buffered_bytes",
+        "_closed",
+        "_complete",
+        "_lost",
+        "_max_buffered_bytes",
+        "_on_close",
+        "_waiter",
+        "run_id",
+    )
+
+    def __init__(
+        self,
+        run_id: RunId,
+        *,
+        on_close: Callable[["RunStream"], None] | None = None,
+        max_buffered_bytes: int = MAX_BUFFERED_BYTES,
+    ) -> None:
+        self.run_id = run_id
+        self._batch: list[RuntimeEvent] = []
+        self._buffered_bytes = 0
+        self._max_buffered_bytes = max_buffered_bytes
+        self._waiter: asyncio.Future[None] | None = None
+        self._complete = False
+        self._lost = False
+        self._closed = False
+        self._on_close = on_close
 
     async def next_batch(self) -> list[RuntimeEvent]:
         """Returns everything that arrived since the last call, at least one event; waits if there is none.
 
-        After the batch that ends with the terminal event, returns an empty list.
+        After the batch that ends with the terminal event, and after `close`, returns an empty list.
         Sequence numbers may restart from 1 with a higher attempt, if nothing had been produced before.
+        One task at a time may wait. Cancelling it loses nothing.
+
+        Raises:
+            Busy: code `slow_consumer`; this stream is lost, the run goes on.
         """
-        raise NotImplementedError
+        while not self._batch:
+            if self._lost:
+                busy = Busy(
+                    f"this reader of run {self.run_id} was too slow: more than "
+                    f"{self._max_buffered_bytes} bytes waited for it; attach again to go on"
+                )
+                busy.code = "slow_consumer"
+                raise busy
+            if self._complete or self._closed:
+                return []
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        batch, self._batch = self._batch, []
+        self._buffered_bytes = 0
+        return batch
+
+    def push(self, event: RuntimeEvent, payload_bytes: int) -> None:
+        """Adds an event; never waits. The consumer wakes once for everything that one loop turn brings."""
+        if self._lost or self._closed:
+            return
+        self._buffered_bytes += payload_bytes + EVENT_OVERHEAD_BYTES
+        # A single event over the bound is let through: it is already in memory, and a whole answer may be one.
+        if self._buffered_bytes > self._max_buffered_bytes and self._batch:
+            self._lost = True
+            self._batch = []
+        else:
+            self._batch.append(event)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def prefill(self, events: Sequence[RuntimeEvent]) -> None:
+        """Puts kept events in front, without counting them against the bound (they are kept anyway)."""
+        self._batch[:0] = events
+
+    def complete(self) -> None:
+        """Says that the terminal event was pushed, and nothing follows."""
+        self._complete = True
 
     def close(self) -> None:
-        """Detaches from the run; does not cancel it. Safe to call twice."""
-        raise NotImplementedError
+        """Detaches from the run; does not cancel it. Safe to call twice. A waiting `next_batch` returns []."""
+        if self._closed:
+            return
+        self._closed = True
+        self._batch = []
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the consumer was too slow."""
+        return self._lost
