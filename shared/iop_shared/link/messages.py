@@ -355,6 +355,25 @@ class RunRefused:
     gate: Gate | None = None
 
 
+# --- what a newer peer may send, and nobody sends -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownMessage:
+    """A frame of `size_bytes` whose content this version does not know. Counted and ignored on an open link."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A RunSubmission whose operation this version does not know. A node refuses it instead of losing it."""
+
+    run_id: RunId
+    attempt: int
+    operation: str
+
+
 Message = (
     Challenge
     | Hello
@@ -379,6 +398,10 @@ Message = (
     | RuntimeEvent
 )
 
+Received = Message | UnknownMessage | UnreadableRun
+"""What `iop_shared.codec` makes of a frame."""
+
+HANDSHAKE_TYPES: Final = (Challenge, Hello, Welcome, Reject, OpenRuns, RunVerdicts)
 CONTROL_TYPES: Final = (Heartbeat, Goodbye, GoAway, CancelRun, EventAck)
 EDGE_ONLY_TYPES: Final = (
     Challenge,
