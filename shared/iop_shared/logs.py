@@ -4,6 +4,7 @@ Event names are noun_verb_past (`node_connected`). What other libraries log thro
 joins the same stream at `warning` and above.
 """
 
+import json
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
@@ -95,7 +96,10 @@ def _configure(stream: TextIO | None, level: int, as_json: bool) -> None:
 def _render_json(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
     ordered = {key: event[key] for key in _OURS if key in event}
     ordered.update((key, value) for key, value in event.items() if key not in ordered)
-    return orjson.dumps(ordered, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return orjson.dumps(ordered, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a whole number over 64 bits, or text that is no Unicode
+        return json.dumps(ordered, default=str)
 
 
 class _Bridge(logging.Handler):
