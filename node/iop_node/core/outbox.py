@@ -57,7 +57,7 @@ class OutboxLimits:
     run_bytes: int = 1 * _MIB
     reserve_bytes: int = 256 * 1024
     ready_bytes: int = 512 * 1024
-    link_bytes: int = 32 * _MIB
+    link_bytes: int = 16 * _MIB
     total_bytes: int = 64 * _MIB
 
 

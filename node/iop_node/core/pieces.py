@@ -19,6 +19,7 @@ from iop_shared.runtime_events import (
     Step,
     Text,
     ToolCall,
+    Usage,
 )
 
 MAX_PIECE_BYTES: Final = 256 * 1024
@@ -49,6 +50,21 @@ _OTHER_BYTES: Final[Mapping[type, Callable[[Any], int]]] = {
     Step: lambda body: len(body.json) + len(body.kind),
     Artifact: lambda body: len(body.data) + len(body.name),
     Notice: lambda body: len(body.message),
+}
+
+
+# At least the bytes of a body, found without encoding it (a character is at most four bytes in UTF-8).
+# Every body that an adapter may emit is in here.
+ROUGH_BYTES: Final[Mapping[type, Callable[[Any], int]]] = {
+    EngineJson: lambda body: len(body.chunks[0]) if len(body.chunks) == 1 else sum(map(len, body.chunks)),
+    Text: lambda body: 4 * len(body.text),
+    Reasoning: lambda body: 4 * len(body.text),
+    ToolCall: lambda body: 4 * (len(body.id) + len(body.name) + len(body.arguments)),
+    Logprobs: lambda body: len(body.json),
+    Output: lambda body: len(body.data),
+    Embeddings: lambda body: len(body.json),
+    Usage: lambda body: 0,
+    **_OTHER_BYTES,
 }
 
 
