@@ -7,11 +7,20 @@ holes per (run_id, attempt). Text-like bodies (`Text`, `Reasoning`, `ToolCall`, 
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar, dataclass_transform
 
 from iop_shared.errors import Layer
 from iop_shared.ids import AdapterName, NodeId, RunId, TargetName
 from iop_shared.runs import RunState, RunStep
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _hot_value(cls: type[T]) -> type[T]:
+    """Frozen to the type checker only: the guard at run time triples the cost of making a value (0.84 against
+    0.27 us for an event with its body), and these are made for every token."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,7 @@ class Started:
     engine: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@_hot_value
 class Text:
     """A piece of the answer. `index`: which choice."""
 
@@ -123,7 +132,7 @@ class Gap:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@_hot_value
 class EngineJson:
     """The engine's own JSON, untouched but for the model's name.
 
@@ -213,7 +222,7 @@ TERMINAL_STATE: Final[dict[type, RunState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@_hot_value
 class RuntimeEvent:
     """One numbered thing that a run said."""
 
