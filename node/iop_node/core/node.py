@@ -258,6 +258,14 @@ class Node:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(disconnect_grace_s, self._grace_over, disconnect_grace_s)
 
+    def on_link_paused(self) -> None:
+        """See NodeHandler."""
+        self._outbox.pause()
+
+    def on_link_resumed(self) -> None:
+        """See NodeHandler."""
+        self._outbox.resume()
+
     async def on_config(self, config: NodeConfigPayload) -> ConfigResult:
         """See NodeHandler."""
         return await self._offering.apply(config)

@@ -308,6 +308,7 @@ class Outbox:
     def __init__(self, limits: OutboxLimits = OutboxLimits()) -> None:
         self.limits = limits
         self.send: Send | None = None
+        self._paused_send: Send | None = None
         self.held_bytes = self.in_flight_bytes = 0
         self.dropped_events = self.dropped_bytes = 0
         self._runs: dict[RunKey, RunOutbox] = {}
@@ -332,12 +333,23 @@ class Outbox:
 
     def link_opened(self, send: Send) -> None:
         """A link stands. Rewind every run before; then whatever waits is sent as the windows allow."""
-        self.send = send
+        self.send, self._paused_send = send, None
         self._pump_all()
 
     def link_lost(self) -> None:
         """The link is gone; what runs say from now on waits."""
-        self.send = None
+        self.send = self._paused_send = None
+
+    def pause(self) -> None:
+        """The link is full; what runs say waits until `resume`. Safe to repeat, also from within `send`."""
+        if self.send is not None:
+            self._paused_send, self.send = self.send, None
+
+    def resume(self) -> None:
+        """The link takes more. Does nothing unless it was paused."""
+        if self._paused_send is not None:
+            send, self._paused_send = self._paused_send, None
+            self.link_opened(send)
 
     def ack(self, run_id: RunId, attempt: int, seq: int) -> RunOutbox | None:
         """Trims an attempt and sends what now fits; returns it, or None if it is not held."""

@@ -33,7 +33,7 @@ class EventSink(Protocol):
 
         Usage is emitted as soon as the engine gives it; the last one enters the record. Started,
         Gap and terminal bodies belong to the core: an adapter never emits them, except that it may call
-        `set_engine` before its first output.
+        `set_engine` before its first output. Never raises on a bound of the run: the run is then stopped.
         """
 
     def set_engine(self, engine: str) -> None:
@@ -146,6 +146,7 @@ class RunStore(Protocol):
 
         Raises:
             Unavailable: code `journal_unavailable`; the run must not start.
+            BadRequest: code `already_run`; this attempt has a row, and must not run again.
         """
 
     async def finish(self, record: RunRecord) -> None:
@@ -208,6 +209,12 @@ class NodeHandler(Protocol):
 
     def on_link_lost(self, disconnect_grace_s: float) -> None:
         """The link is gone; runs go on for the grace and are then cancelled."""
+
+    def on_link_paused(self) -> None:
+        """The link stands but is full: no runtime events until it is resumed. Safe to repeat."""
+
+    def on_link_resumed(self) -> None:
+        """The link takes runtime events again. Does nothing unless it was paused."""
 
     def on_ack(self, run_id: RunId, attempt: int, seq: int) -> None:
         """Everything up to `seq` has arrived at the edge."""
