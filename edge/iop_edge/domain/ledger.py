@@ -85,6 +85,7 @@ class Ledger:
         self._ended: OrderedDict[RunId, RunView] = OrderedDict()
         self._places = Places()
         self._deadlines: dict[RunId, float] = {}
+        self._cancelling: dict[NodeId, dict[RunId, None]] = {}
         self.counts = LedgerCounts()
 
     # --- looking ------------------------------------------------------------------------------------
@@ -111,10 +112,9 @@ class Ledger:
         """Live runs with the node, by adapter; adapters without any are left out."""
         return self._places.in_flight_of(node_id)
 
-    def cancelling_on(self, link: LinkKey) -> tuple[RunId, ...]:
-        """The runs on this link that were asked to stop and have not ended; repeated in each heartbeat."""
-        runs = self._runs_of(link.node_id)
-        return tuple(run.run_id for run in runs if run.state is RunState.CANCELLING and run.link == link)
+    def cancelling_on(self, node_id: NodeId) -> tuple[RunId, ...]:
+        """The runs with this node that were asked to stop and have not ended, oldest first. Cheap."""
+        return tuple(self._cancelling.get(node_id, ()))
 
     def next_deadline_s(self) -> float | None:
         """When `tick` has something to do next (monotonic), or None."""
@@ -125,7 +125,8 @@ class Ledger:
     def submit(self, run_id: RunId, order: RunOrder) -> Sequence[Effect]:
         """Takes a new run; it is queued."""
         now_s = self._clock.monotonic()
-        self._live[run_id] = LiveRun(run_id, order, self._clock.wall_ms(), now_s, len(order.input))
+        run = LiveRun(run_id, order, self._clock.wall_ms(), now_s, len(order.input), waiting_since_s=now_s)
+        self._live[run_id] = run
         return NOTHING
 
     def dispatch(self, run_id: RunId, link: LinkKey, refusals: tuple[Refusal, ...]) -> Sequence[Effect]:
@@ -151,6 +152,8 @@ class Ledger:
         if run.state is not RunState.CANCELLING:
             run.cancel_reason, run.cancel_asked_s = reason, self._clock.monotonic()
             effects.append(self._move(run, RunStep.CANCEL))
+            assert run.node_id is not None, "only a queued run has no node"
+            self._cancelling.setdefault(run.node_id, {})[run_id] = None
             self._deadlines[run_id] = run.cancel_asked_s + self._limits.cancel_settle_s
         if run.link is not None:
             effects.append(SendCancel(run.link, run_id, reason))
@@ -242,7 +245,9 @@ class Ledger:
             message = f"node {link.node_id} refused the run: {refused.message}"
             layer = Layer.TARGET if rule is RefusalRule.FINAL else Layer.NODE
             return self._end_failed(run, refused.code, layer, message, retryable=rule is not RefusalRule.FINAL)
-        run.reroutes += rule is RefusalRule.ELSEWHERE
+        if rule is RefusalRule.BUSY:
+            return self._reroute(run, waiting_since_s=run.waiting_since_s)
+        run.reroutes += 1
         return self._reroute(run)
 
     # --- links come and go --------------------------------------------------------------------------
@@ -352,12 +357,13 @@ class Ledger:
         self._deadlines.pop(run.run_id, None)
         return (self._move(run, RunStep.START),)
 
-    def _reroute(self, run: LiveRun) -> Sequence[Effect]:
+    def _reroute(self, run: LiveRun, *, waiting_since_s: float | None = None) -> Sequence[Effect]:
         if run.state is RunState.RUNNING:  # the table knows only detached runs that go elsewhere
             self._move(run, RunStep.DETACH)
         self._unplace(run)
         run.link = run.node_id = None
         run.attempt += 1
+        run.waiting_since_s = self._clock.monotonic() if waiting_since_s is None else waiting_since_s
         self._deadlines.pop(run.run_id, None)
         return self._move(run, RunStep.REROUTE), RouteAgain(run.run_id)
 
@@ -399,8 +405,14 @@ class Ledger:
         return [self._live[run_id] for run_id in self._places.runs_of(node_id)]
 
     def _unplace(self, run: LiveRun) -> None:
-        if run.node_id is not None:
-            self._places.remove(run.node_id, run.order.adapter, run.run_id)
+        if run.node_id is None:
+            return
+        self._places.remove(run.node_id, run.order.adapter, run.run_id)
+        cancelling = self._cancelling.get(run.node_id)
+        if cancelling is not None:
+            cancelling.pop(run.run_id, None)
+            if not cancelling:
+                del self._cancelling[run.node_id]
 
 
 def _mismatch(run: LiveRun, body: Terminal) -> str:

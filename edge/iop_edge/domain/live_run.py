@@ -32,7 +32,10 @@ class Shun:
 
 @dataclass(slots=True)
 class LiveRun:
-    """One run. Times `_s` are monotonic seconds. `link` is None while no link to its node stands."""
+    """One run. Times `_s` are monotonic seconds. `link` is None while no link to its node stands.
+
+    `waiting_since_s`: when it was queued; a node that was merely busy does not make it wait anew.
+    """
 
     run_id: RunId
     order: RunOrder
@@ -52,6 +55,7 @@ class LiveRun:
     started_s: float | None = None
     first_output_s: float | None = None
     usage: Usage | None = None
+    waiting_since_s: float = 0.0
     reroutes: int = 0
     cancel_reason: str = ""
     cancel_asked_s: float = 0.0

@@ -30,7 +30,7 @@ class NodeLinkPort(Protocol):
     def send_run(self, request: RunRequest) -> None:
         """Sends a run, a large input in parts."""
 
-    def ack(self, run_id: RunId, attempt: int, seq: int) -> None:
+    def ack(self, run_id: RunId, attempt: int, seq: int, payload_bytes: int) -> None:
         """Acknowledges up to `seq`; several are joined into one message within 100 ms."""
 
     def close(self, code: str, message: str) -> None:
@@ -90,17 +90,26 @@ class RunHistory(Protocol):
         """Closes. Safe to call twice."""
 
 
+ViewMaker = Callable[[], RunView]
+
+
 class HistorySink(Protocol):
     """Takes records at once and writes them later. Rule for full: see `stores.history_writer`."""
 
-    def record(self, view: RunView, on_saved: Callable[[], None] | None = None) -> None:
-        """Takes the newest state of a run; `on_saved` is called once it is safe on the disk."""
+    def record(self, run_id: RunId, view: ViewMaker, on_saved: Callable[[], None] | None = None) -> None:
+        """Takes that a run changed; `view` is asked for its record when it is written (only the newest is).
+
+        `on_saved` is called once such a record is safe on the disk.
+        """
 
     def record_event(self, run_id: RunId, event: RunEventView) -> None:
-        """Takes a lifecycle event of a run."""
+        """Takes a lifecycle event of a run; output is ignored."""
 
     def pending_view(self, run_id: RunId) -> RunView | None:
         """Returns a record that is not written yet."""
+
+    async def flush(self) -> None:
+        """Returns once what waits now is written, or cannot be written."""
 
     def trouble(self) -> str:
         """Returns a sentence while records cannot be written, "" otherwise."""

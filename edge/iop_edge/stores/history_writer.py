@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from iop_edge.domain.ports import RunHistory
+from iop_edge.domain.ports import RunHistory, ViewMaker
 from iop_edge.domain.views import RunEventView, RunView
 from iop_edge.stores.rows import LIFECYCLE_TYPES
 from iop_shared.aio.tasks import TaskOwner
@@ -46,11 +46,12 @@ class HistoryWriter:
         self._history, self._clock = history, clock
         self._retain_ms, self._retain_runs = round(retain_days * _DAY_MS), retain_runs
         self._flush_interval_s = flush_interval_s
-        self._views: dict[RunId, RunView] = {}
-        self._writing: dict[RunId, RunView] = {}
+        self._views: dict[RunId, ViewMaker] = {}
+        self._writing: dict[RunId, ViewMaker] = {}
         self._saved: list[tuple[RunId, Callable[[], None]]] = []
         self._events: deque[tuple[RunId, RunEventView]] = deque()
         self._wake = asyncio.Event()
+        self._one_batch = asyncio.Lock()
         self._trouble = ""
         self._closing = False
         self._tasks = TaskOwner("history", self._on_failure)
@@ -71,11 +72,11 @@ class HistoryWriter:
         """Returns a sentence while records cannot be written, "" otherwise."""
         return self._trouble
 
-    def record(self, view: RunView, on_saved: Callable[[], None] | None = None) -> None:
-        """Takes the newest state of a run; `on_saved` is called once it is on the disk."""
-        self._views[view.run_id] = view
+    def record(self, run_id: RunId, view: ViewMaker, on_saved: Callable[[], None] | None = None) -> None:
+        """Takes that a run changed; `view` is asked when it is written, so a short run costs one record."""
+        self._views[run_id] = view
         if on_saved is not None:
-            self._saved.append((view.run_id, on_saved))
+            self._saved.append((run_id, on_saved))
         self._wake.set()
 
     def record_event(self, run_id: RunId, event: RunEventView) -> None:
@@ -90,7 +91,16 @@ class HistoryWriter:
 
     def pending_view(self, run_id: RunId) -> RunView | None:
         """Returns a record that is not written yet."""
-        return self._views.get(run_id) or self._writing.get(run_id)
+        view = self._views.get(run_id) or self._writing.get(run_id)
+        return None if view is None else view()
+
+    async def flush(self) -> None:
+        """Returns once what waits now is written, or cannot be written."""
+        while (self._views or self._events or self._writing) and not self._trouble and not self._closing:
+            try:
+                await self._write_batch()
+            except Unavailable:
+                return  # the writer's own task meets it too, and tells
 
     async def aclose(self, timeout_s: float = 5.0) -> None:
         """Writes what waits, within `timeout_s`, and stops. Safe to call twice."""
@@ -98,7 +108,6 @@ class HistoryWriter:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._tasks.cancel_all()
-                self._restore()
                 while self._views or self._events:
                     await self._write_batch()
         except (TimeoutError, IopError) as error:
@@ -124,30 +133,36 @@ class HistoryWriter:
                     self._trouble = ""
 
     async def _write_batch(self) -> None:
-        run_ids = list(self._views)[:MAX_BATCH]
-        self._writing = {run_id: self._views.pop(run_id) for run_id in run_ids}
-        events = [self._events.popleft() for _ in range(min(len(self._events), MAX_BATCH))]
-        callbacks, self._saved = self._saved, []
-        try:
-            await self._history.save(list(self._writing.values()), events)
-        except Unavailable:
-            self._events.extendleft(reversed(events))
-            self._saved = callbacks + self._saved
-            self._restore()
-            raise
-        except IopError as error:
-            # Our bug (a value the tables cannot hold): trying again would stop every other record.
-            self.failed_batches += 1
-            _log.error("history_batch_dropped", runs=len(self._writing), events=len(events), exc_info=error)
-        written, self._writing = self._writing, {}
+        async with self._one_batch:
+            run_ids = list(self._views)[:MAX_BATCH]
+            self._writing = {run_id: self._views.pop(run_id) for run_id in run_ids}
+            events = [self._events.popleft() for _ in range(min(len(self._events), MAX_BATCH))]
+            callbacks, self._saved = self._saved, []
+            try:
+                await self._history.save([view() for view in self._writing.values()], events)
+            except Unavailable:
+                self._put_back(events, callbacks)
+                raise
+            except asyncio.CancelledError:
+                self._put_back(events, callbacks)  # `aclose` writes it once more; rows are replaced, not doubled
+                raise
+            except IopError as error:
+                # Our bug (a value the tables cannot hold): trying again would stop every other record.
+                self.failed_batches += 1
+                _log.error("history_batch_dropped", runs=len(self._writing), events=len(events), exc_info=error)
+            written, self._writing = self._writing, {}
         for run_id, on_saved in callbacks:
             if run_id in written and run_id not in self._views:
                 on_saved()
             else:
                 self._saved.append((run_id, on_saved))
 
-    def _restore(self) -> None:
-        """Puts back what was being written; a newer state of the same run wins."""
+    def _put_back(
+        self, events: list[tuple[RunId, RunEventView]], callbacks: list[tuple[RunId, Callable[[], None]]]
+    ) -> None:
+        self._events.extendleft(reversed(events))
+        self._saved = callbacks + self._saved
+        # A newer state of the same run wins.
         self._views = {**self._writing, **self._views}
         self._writing = {}
 
