@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/node_read.py [--streams 64] [--tokens 200] [--interval-ms 10] [--rounds 3]
 
-The adapter runs in this process against the paced engine in another one, and a sink only counts. So the figure
-holds sockets, HTTP, SSE, JSON and the model's name put in, and neither the node's core nor its link.
+The adapter runs in this process against the paced engine in another one, and a sink only keeps what comes. So
+the figure holds sockets, HTTP, SSE, JSON and the model name put in, and neither the core of a node nor its link.
 """
 
 import argparse
@@ -30,16 +30,25 @@ from iop_shared.runs import Operation
 from iop_shared.runtime_events import Body, EngineJson
 
 
-class CheckingSink:
-    """Takes what a run says and looks at its tokens only."""
+class KeepingSink:
+    """Keeps the engine's JSON of one run, to be checked when the CPU time has been taken."""
 
-    def __init__(self, check: TokenCheck) -> None:
-        self._check = check
+    def __init__(self, name: str, tokens: int) -> None:
+        self._name, self._tokens = name, tokens
+        self._chunks: list[bytes] = []
 
     def emit(self, body: Body) -> None:
         """Takes a body."""
         if type(body) is EngineJson:
-            self._check.feed(b"".join(body.chunks) + b"\n\n", time.monotonic_ns())
+            self._chunks += body.chunks
+
+    def find_problems(self) -> list[str]:
+        """Returns what is wrong with what came."""
+        check = TokenCheck(self._name, self._tokens, streamed=True)
+        # The adapter keeps [DONE] to itself: a run ends with the return of `execute`.
+        check.feed(b"\n".join((*self._chunks, b"data: [DONE]\n\n")), time.monotonic_ns())
+        check.finish(time.monotonic_ns())
+        return check.problems
 
     def set_engine(self, engine: str) -> None:
         """Not looked at."""
@@ -51,36 +60,37 @@ class CheckingSink:
         """Not looked at."""
 
 
-async def read_streams(adapter: VllmAdapter, streams: int, tokens: int) -> list[str]:
-    """Reads `streams` streams at once to their ends; returns what was wrong."""
-    checks = [TokenCheck(f"stream {number}", tokens, streamed=True) for number in range(streams)]
+async def read_streams(adapter: VllmAdapter, streams: int, tokens: int) -> tuple[float, list[str]]:
+    """Reads `streams` streams at once to their ends; returns CPU microseconds a token, and what was wrong."""
+    sinks = [KeepingSink(f"stream {number}", tokens) for number in range(streams)]
+    body = f'{{"model":"m","stream":true,"max_tokens":{tokens},"messages":[{{"role":"user","content":"x"}}]}}'
+    before = time.process_time_ns()
     async with asyncio.TaskGroup() as group:
-        for check in checks:
+        for sink in sinks:
             spec = ExecutionSpec(
                 run_id=new_run_id(),
                 adapter=adapter.name,
                 target=TargetName("paced"),
                 operation=Operation.CHAT,
-                input=b'{"model":"m","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"x"}]}'
-                % tokens,
+                input=body.encode(),
                 engine_json=True,
                 requested_model="bench",
             )
-            group.create_task(adapter.execute(spec, CheckingSink(check)))
-    for check in checks:
-        check.feed(b"data: [DONE]\n\n", time.monotonic_ns())  # the adapter keeps it to itself
-        check.finish(time.monotonic_ns())
-    return [problem for check in checks for problem in check.problems]
+            group.create_task(adapter.execute(spec, sink))
+    used_us = (time.process_time_ns() - before) / 1000
+    return used_us / (streams * tokens), [problem for sink in sinks for problem in sink.find_problems()]
 
 
 async def measure(url: str, streams: int, tokens: int, rounds: int) -> tuple[list[float], list[str]]:
     """Returns CPU microseconds a token for each round, and what was wrong."""
     adapter = build(AdapterName("engine"), streams, {"base_url": url})
-    figures, problems = [], await read_streams(adapter, streams, min(20, tokens))
+    await read_streams(adapter, streams, min(20, tokens))
+    figures: list[float] = []
+    problems: list[str] = []
     for _ in range(rounds):
-        before = time.process_time_ns()
-        problems += await read_streams(adapter, streams, tokens)
-        figures.append((time.process_time_ns() - before) / 1000 / (streams * tokens))
+        figure, found = await read_streams(adapter, streams, tokens)
+        figures.append(figure)
+        problems += found
     await adapter.aclose()
     return figures, problems
 
