@@ -44,6 +44,7 @@ RECEIVES: Final[Table] = {
 class EdgeSide(LinkMachine):
     """An edge's end of one link. `nonce`: fresh random bytes; the machine itself draws nothing.
 
+    `refusal`: refuse whoever it is, before the challenge (the edge is busy or draining).
     `unsettled_cancels` names the runs whose cancel has not led to an end yet, oldest first; it must be cheap.
     """
 
@@ -59,15 +60,19 @@ class EdgeSide(LinkMachine):
         now: float,
         peer: str,
         times: LinkTimes = DEFAULT_TIMES,
+        refusal: Reject | None = None,
         unsettled_cancels: Callable[[], tuple[RunId, ...]] = tuple,
     ) -> None:
         super().__init__(LinkState.AWAIT_HELLO, now=now, peer=peer, times=times)
         self._challenge = challenge
+        self._refusal = refusal
         self._cancels = unsettled_cancels
         self._dispatch |= {Hello: self._on_hello, OpenRuns: self._on_open_runs}
 
     def start(self, now: float) -> list[Effect]:
-        """The connection stands: the challenge goes out."""
+        """The connection stands: the challenge goes out, or the refusal instead of it."""
+        if self._refusal is not None:
+            return self.reject(self._refusal, now)
         return [self._send(self._challenge, now)]
 
     def admit(self, welcome: Welcome, now: float) -> list[Effect]:
