@@ -8,7 +8,7 @@ from typing import Final
 
 from iop_shared.errors import InvalidConfig, Unavailable
 
-MAX_SECRET_BYTES: Final = 64 * 1024  # chosen: a token has 62 bytes, a key file a few thousand
+MAX_SECRET_BYTES: Final = 64 * 1024  # chosen: a token has 61 bytes, a key file a few thousand
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
