@@ -111,9 +111,10 @@ class NodeLinks:
         """Returns what the node should run."""
         return self._configs.payload_for(hello.node_id, (hello.config_revision, hello.config_hash))
 
-    def refuse(self, node_id: NodeId | None, code: str, address: str) -> None:
-        """Tells that a node was turned away."""
-        self._bus.publish("node_refused", node_id=node_id, detail={"code": code, "address": address})
+    def refuse(self, node_id: NodeId | None, code: str, address: str, message: str) -> None:
+        """Tells that a link ended before it was open: a node turned away, or something that is no node."""
+        detail = {"code": code, "address": address, "message": message}
+        self._bus.publish("node_refused", node_id=node_id, detail=detail)
 
     def open(
         self,

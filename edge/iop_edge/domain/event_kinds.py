@@ -10,7 +10,7 @@ EVENT_KINDS: Final[Mapping[str, str]] = {
     "edge_stopping": "the edge takes no new runs; detail: reason",
     "node_connected": "a node's link is open; detail: epoch, address, software_version, open_runs",
     "node_lost": "a node's link has ended; detail: epoch, code, message, detached_runs",
-    "node_refused": "a node was turned away; detail: code, address",
+    "node_refused": "a link ended before it was open; detail: code, address, message",
     "node_draining_changed": "a node stopped or resumed taking runs; detail: draining, reason",
     "node_capabilities_changed": "a node told all of its adapters; detail: adapters",
     "node_notice_received": "a node said something worth knowing; detail: code, message",

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from iop_edge.domain.effects import LinkKey
 from iop_edge.domain.views import RunEventView, RunPage, RunView
-from iop_shared.ids import NodeId, RunId, TokenId
+from iop_shared.ids import Epoch, NodeId, RunId, TokenId
 from iop_shared.link.messages import Message
 from iop_shared.runs import RunRequest, RunState
 
@@ -155,3 +155,13 @@ class TokenStore(Protocol):
 
     async def note_used(self, token_id: TokenId, at_ms: int) -> None:
         """Remembers when a token last opened a link."""
+
+    async def version(self) -> int:
+        """Returns a number that changes when anybody has written to the store; cheap."""
+
+
+class EpochSource(Protocol):
+    """Where epochs come from."""
+
+    def take(self) -> Epoch:
+        """Returns an epoch larger than every one before, over restarts too. Never waits."""
