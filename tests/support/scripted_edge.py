@@ -1,6 +1,7 @@
 """An HTTP server on a real socket that answers as a test tells it: an edge for the client's tests."""
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -131,7 +132,12 @@ def scripted_edge() -> Iterator[ScriptedEdge]:
 
         do_GET = do_POST = do_DELETE = answer  # noqa: N815 # the names that http.server looks for
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may leave at any time
+                super().handle_error(request, client_address)
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
     edge.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="scripted edge")

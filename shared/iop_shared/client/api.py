@@ -221,10 +221,12 @@ class EdgeApi:
             CommandFailed: (failed) the stream ended without `[DONE]` or with an error.
         """
         path = "/v1/chat/completions"
+        is_done = False
         with self._reading(path):
             for event in self._stream("POST", path, body={**body, "stream": True}):
-                if event.data == b"[DONE]":
-                    return
+                if is_done or event.data == b"[DONE]":
+                    is_done = True  # and on to the end of the body, as above
+                    continue
                 chunk = self._parse(event.data, path)
                 if not isinstance(chunk, dict):
                     raise UnexpectedAnswer("a chunk is no JSON object")
@@ -232,6 +234,8 @@ class EdgeApi:
                 if isinstance(error, dict):
                     raise CommandFailed(f"{error.get('message', 'the answer failed')} ({error.get('code', '')})")
                 yield chunk
+        if is_done:
+            return
         raise CommandFailed(
             f"the answer ended before it was complete: {self.url} closed the stream",
             exit_code=ExitCode.UNAVAILABLE,
@@ -247,12 +251,20 @@ class EdgeApi:
         body: Mapping[str, Any] | None = None,
         on_taken: Callable[[str], None] | None = None,
     ) -> Generator[RunEvent, None, None]:
+        is_ended = False
         with self._reading(path):
-            for event in self._stream(method, path, body=body, on_taken=on_taken):
-                run_event = RunEvent.from_json(self._parse(event.data, path))
-                yield run_event
-                if run_event.is_terminal:
-                    return
+            try:
+                for event in self._stream(method, path, body=body, on_taken=on_taken):
+                    if is_ended:
+                        continue  # to the end of the body: the edge must not take us for a client that left
+                    run_event = RunEvent.from_json(self._parse(event.data, path))
+                    is_ended = run_event.is_terminal
+                    yield run_event
+            except httpx.HTTPError:
+                if not is_ended:
+                    raise
+        if is_ended:
+            return
         raise CommandFailed(
             f"the stream ended before the run did: {self.url} closed it",
             exit_code=ExitCode.UNAVAILABLE,

@@ -97,6 +97,11 @@ class Child:
         assert self._process is not None, f"{self.name} has not been started"
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def exit_status(self) -> int | None:
         """Returns how it ended (negative: by that signal), or None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()
@@ -152,9 +157,9 @@ def stop_in_order(
     deadline = time.monotonic() + grace_s
     for child in children:
         child.ask_to_stop()
-        while child.exit_status() is None and time.monotonic() < deadline and not (stop and stop.is_urgent):
+        while child.is_running and time.monotonic() < deadline and not (stop and stop.is_urgent):
             time.sleep(_POLL_S)
-        if child.exit_status() is None:
+        if child.is_running:
             killed.append(child.name)
         child.kill()
     return killed
