@@ -110,6 +110,7 @@ class _Play:
         self._loop = asyncio.get_running_loop()
         self._said = 0
         self._next_at = self._loop.time()
+        self._has_ignored = False
         self._ignore_until = self._next_at + script.ignore_cancel_s if script.ignore_cancel else 0.0
 
     async def speak(self, prompt: str, max_tokens: int | None) -> Completion:
@@ -221,8 +222,11 @@ class _Play:
                 if self._loop.time() >= self._ignore_until:
                     raise
                 # As scripted: an engine that cannot be stopped. An endless wait ends with the patience.
+                self._has_ignored = True
                 self._next_at = min(self._next_at, self._ignore_until)
                 continue
+            if self._has_ignored and self._loop.time() >= self._ignore_until:
+                raise asyncio.CancelledError
             if self._loop.time() >= self._next_at - 0.000_1:
                 return
 
