@@ -23,13 +23,13 @@ from iop_shared.link.messages import MAX_FRAME_BYTES
 from iop_shared.runtime_events import Body, EngineJson, RuntimeEvent, Text
 
 _READ_BYTES: Final = 64 * 1024  # what one read of a busy socket brings
-_CHUNK: Final = (
+TOKEN_JSON: Final = (
     b'{"id":"chatcmpl-bde31952ec0b1dbc","object":"chat.completion.chunk","created":1796138597,"model":"small",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}'
 )
 _BODIES: Final[dict[str, Body]] = {
-    "engine JSON, 1 chunk": EngineJson((_CHUNK,)),
-    "engine JSON, 8 chunks": EngineJson((_CHUNK,) * 8),
+    "engine JSON, 1 chunk": EngineJson((TOKEN_JSON,)),
+    "engine JSON, 8 chunks": EngineJson((TOKEN_JSON,) * 8),
     "text": Text(" token"),
 }
 

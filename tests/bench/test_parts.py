@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from bench import node_read, wire
+from bench import link, node_read, wire
 
 from iop_shared.runtime_events import EngineJson
 
@@ -17,6 +17,15 @@ def test_wire_prints_a_line_per_body(capsys: pytest.CaptureFixture[str]) -> None
         r"^(engine JSON, 1 chunk|engine JSON, 8 chunks|text) +\d+( +\d+\.\d\d){3}$", shown.out, re.M
     )
     assert [name for name, _ in lines] == ["engine JSON, 1 chunk", "engine JSON, 8 chunks", "text"]
+
+
+def test_link_carries_every_event(capsys: pytest.CaptureFixture[str]) -> None:
+    code = link.main(["--events", "2000", "--rounds", "1"])
+
+    shown = capsys.readouterr()
+    assert (code, shown.err) == (0, "")
+    assert re.search(r"^both ends on this machine: [\d,]+ events/s$", shown.out, re.M)
+    assert re.search(r"^node's end: \d+\.\d\d us of CPU an event, alone [\d,]+ events/s$", shown.out, re.M)
 
 
 def test_node_read_gets_every_token(capsys: pytest.CaptureFixture[str]) -> None:
