@@ -123,6 +123,7 @@ class EdgeApp:
             handler = found.by_method.get(request.method)
             if handler is None:
                 raise MethodNotAllowed(request.method, request.path, found.by_method)
+            request.params = found.params
             return await handler(request, send)
         except ClientGone:
             return CLIENT_GONE
@@ -135,7 +136,7 @@ class EdgeApp:
         except asyncio.CancelledError:
             # Only the server cancels a request, when its grace is over; this is the top of the request's task.
             problem = make_problem(
-                "edge_stopping", "the edge is stopping; try again when it is back", retryable=True
+                "edge_draining", "the edge is stopping; try again when it is back", retryable=True
             )
             return await _answer_problem(request, problem, send)
         except Exception as error:

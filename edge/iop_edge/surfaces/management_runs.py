@@ -134,7 +134,7 @@ class RunsApi:
             problem = problem_of_error(error)
         except asyncio.CancelledError:
             # As in openai_relay: only the server cancels, when its grace is over.
-            problem = make_problem("edge_stopping", "the edge is stopping; try again when it is back")
+            problem = make_problem("edge_draining", "the edge is stopping; try again when it is back")
         except Exception as error:
             _log.error("request_failed", run_id=run_id, error=type(error).__name__, exc_info=True)
             problem = make_problem("internal", "the edge failed while it relayed the run; its log says more")

@@ -120,7 +120,7 @@ class RunAnswer:
                         pieces.extend(map(sse_data, renderer.render_end(body.closing)))
                     return Ending(body, b"".join(pieces))
                 elif isinstance(body, Started):
-                    self._headers.append((b"x-iop-node", body.node_id.encode()))
+                    self._note_node(body)
                 elif isinstance(body, Gap):
                     if body.bytes:  # otherwise no output is missing
                         return self._end_at_gap(body, b"".join(pieces))
@@ -147,7 +147,7 @@ class RunAnswer:
                         whole = b"".join(engine_answer) if engine_answer else renderer.render(body.closing)
                         return Ending(body, whole)
                     case Started():
-                        self._headers.append((b"x-iop-node", body.node_id.encode()))
+                        self._note_node(body)
                     case Gap() if body.bytes:
                         return self._end_at_gap(body)
                     case _ if isinstance(body, TERMINAL_TYPES):
@@ -172,8 +172,8 @@ class RunAnswer:
         except asyncio.CancelledError:
             # Only the server cancels a request, when its grace is over. We are at the top of this task: tell the
             # client, and let the server see an ended answer instead of an exception.
-            self._cancel("edge_stopping")
-            ending = Ending(make_problem("edge_stopping", "the edge is stopping; try again when it is back"))
+            self._cancel("edge_draining")
+            ending = Ending(make_problem("edge_draining", "the edge is stopping; try again when it is back"))
         except Exception as error:
             _log.error("request_failed", run_id=self._stream.run_id, error=type(error).__name__, exc_info=True)
             self._cancel("internal")
@@ -184,6 +184,11 @@ class RunAnswer:
             watching.cancel()
             self._stream.close()
         return None if watch.gone else ending
+
+    def _note_node(self, started: Started) -> None:
+        # A run that was lost before it said anything may start again elsewhere.
+        self._headers[:] = [header for header in self._headers if header[0] != b"x-iop-node"]
+        self._headers.append((b"x-iop-node", started.node_id.encode()))
 
     def _end_at_gap(self, gap: Gap, rest: bytes = b"") -> Ending:
         self._cancel("output_gap")
