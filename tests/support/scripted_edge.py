@@ -89,8 +89,8 @@ class ScriptedEdge:
 
 
 @contextmanager
-def scripted_edge() -> Iterator[ScriptedEdge]:
-    """Serves on a free port of 127.0.0.1."""
+def scripted_edge(port: int = 0) -> Iterator[ScriptedEdge]:
+    """Serves on 127.0.0.1, on a free port unless one is named."""
     edge = ScriptedEdge()
 
     class Handler(BaseHTTPRequestHandler):
@@ -137,7 +137,7 @@ def scripted_edge() -> Iterator[ScriptedEdge]:
             if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may leave at any time
                 super().handle_error(request, client_address)
 
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", port), Handler)
     server.daemon_threads = False
     edge.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="scripted edge")

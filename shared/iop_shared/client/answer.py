@@ -25,6 +25,7 @@ class AnswerPrinter:
         self._writer = writer
         self._at_once = at_once
         self._kept: list[str] = []
+        self._kept_reasoning: list[str] = []
         self._choices: dict[int, list[str]] = {}
         self._tool_calls: dict[tuple[int, int], list[str]] = {}
         self._closed = False
@@ -35,8 +36,7 @@ class AnswerPrinter:
             case "text":
                 self._answer(event.text("text"), event.number("index"))
             case "reasoning":
-                if self._at_once and event.number("index") == 0:
-                    self._writer.reasoning(event.text("text"))
+                self._reasoning(event.text("text"), event.number("index"))
             case "tool_call":
                 call = self._tool_calls.setdefault((event.number("choice"), event.number("index")), ["", ""])
                 call[0] += event.text("name")
@@ -69,8 +69,8 @@ class AnswerPrinter:
         if self._closed:
             return
         self._closed = True
-        for piece in self._kept:
-            self._writer.text(piece)
+        self._writer.reasoning("".join(self._kept_reasoning))
+        self._writer.text("".join(self._kept))
         for choice, pieces in sorted(self._choices.items()):
             self._writer.end_line()
             self._writer.text(f"\n--- choice {choice} ---\n" + "".join(pieces))
@@ -86,6 +86,14 @@ class AnswerPrinter:
             self._writer.text(piece)
         else:
             self._kept.append(piece)
+
+    def _reasoning(self, piece: str, choice: int) -> None:
+        if choice:
+            return  # thoughts on other choices are in --json; among the answer they would be mistaken for it
+        if self._at_once:
+            self._writer.reasoning(piece)
+        else:
+            self._kept_reasoning.append(piece)
 
     def _output(self, event: RunEvent) -> None:
         text = _bytes_of(event.json).decode(errors="replace")

@@ -154,7 +154,7 @@ def _streamed_run(console: Console, steps: Steps, api: EdgeApi) -> str:
         for event in events:
             seen.take(event)
     seen.end()
-    record = _record(api, seen.run_id)
+    record = wait_record(api, seen.run_id)
     steps.check(seen.text.split() == _PROMPT.split(), "every word came back, in order", repr(seen.text))
     steps.check(
         len(seen.arrivals) > 3 and seen.arrivals[-1] - seen.arrivals[0] > _DELAY_S * 3,
@@ -187,7 +187,7 @@ def _cancelled_run(console: Console, steps: Steps, api: EdgeApi) -> str:
                 api.cancel(seen.run_id, "the demo has seen enough")
     ended_after = time.monotonic() - asked_at
     seen.end()
-    record = _record(api, seen.run_id)
+    record = wait_record(api, seen.run_id)
     steps.check(
         seen.last_type == "cancelled", f"its stream ended {render.duration(ended_after)} later", seen.last_type
     )
@@ -231,7 +231,7 @@ class _Watched:
         sys.stdout.write(os.linesep)
 
 
-def _record(api: EdgeApi, run_id: str) -> RunRecord:
+def wait_record(api: EdgeApi, run_id: str) -> RunRecord:
     """Returns the record once it says how the run ended."""
     deadline = time.monotonic() + _SETTLE_S
     while True:

@@ -4,7 +4,6 @@ Everything goes through the daemons' own commands; this module knows their words
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -38,8 +37,8 @@ def node_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "iop_node", *arguments]
 
 
-def run_to_end(what: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
-    """Runs a short command and returns what it printed.
+def run_to_end(what: str, command: Sequence[str], *, input_: str = "") -> str:
+    """Runs a short command, gives it `input_` on stdin, and returns what it printed.
 
     Raises:
         CommandFailed: it failed or took longer than `COMMAND_TIMEOUT_S`; with what it said.
@@ -47,9 +46,8 @@ def run_to_end(what: str, command: Sequence[str], *, environment: Mapping[str, s
     try:
         done = subprocess.run(
             command,
-            stdin=subprocess.DEVNULL,
+            input=input_.encode(),
             capture_output=True,
-            env={**os.environ, **(environment or {})},
             timeout=COMMAND_TIMEOUT_S,
             check=False,
             start_new_session=True,
@@ -69,7 +67,7 @@ def run_to_end(what: str, command: Sequence[str], *, environment: Mapping[str, s
 
 def init_edge(folder: Path) -> None:
     """Makes an edge's folder with its configuration."""
-    run_to_end("making the edge's folder", edge_command("init", "--dir", str(folder), "--json"))
+    run_to_end("making the edge's folder", edge_command("init", "--dir", str(folder), "--no-token"))
 
 
 def add_node_token(edge_folder: Path, node: str) -> str:
@@ -92,9 +90,8 @@ def join_node(folder: Path, *, edge_address: str, token: str, name: str) -> None
     """Makes a node's folder with its configuration and its token."""
     run_to_end(
         "making the node's folder",
-        node_command("join", edge_address, "--name", name, "--dir", str(folder)),
-        # In the environment: every user of the machine can read a command line.
-        environment={"IOP_NODE_TOKEN": token},
+        node_command("join", edge_address, "--token", "-", "--name", name, "--dir", str(folder)),
+        input_=f"{token}\n",  # every user of the machine can read a command line
     )
 
 

@@ -12,7 +12,7 @@ from iop_shared.client.options import EdgeOption, JsonOption, edge_api, print_js
 from iop_shared.client.records import AdapterRecord, NodeRecord
 from iop_shared.client.render import Column
 
-_NODE_COLUMNS = (
+NODE_COLUMNS = (
     Column("node"),
     Column("state"),
     Column("adapters", shrinks=True, least=16),
@@ -51,7 +51,7 @@ def nodes(as_json: JsonOption = False, edge: EdgeOption = None) -> None:
     if not known:
         render.stderr().print("no node has ever connected; add one with `iop-edge token add NODE`")
         return
-    render.print_table(render.stdout(), _NODE_COLUMNS, [_node_row(node) for node in known])
+    render.print_table(render.stdout(), NODE_COLUMNS, [_node_row(node) for node in known])
 
 
 def node(

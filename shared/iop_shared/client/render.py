@@ -19,6 +19,8 @@ NOTHING: Final = "-"
 _PIPE_WIDTH: Final = 10_000
 """Where no terminal is, nothing is cut: another program reads it."""
 _GAP: Final = "  "
+_TURN_AROUND: Final = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Embeddings, overrides and isolates of the bidirectional algorithm (UAX #9, section 2)."""
 
 STATE_STYLES: Final[dict[str, str]] = {
     "succeeded": "green",
@@ -65,7 +67,7 @@ def stderr() -> Console:
 def printable(text: str) -> str:
     """Returns `text` with every control character but newline and tab shown as its picture.
 
-    A model's answer must not move the cursor, change the title or recolour the terminal.
+    A model's answer must not move the cursor, change the title, recolour the terminal or turn text around.
     """
     if text.isprintable():
         return text
@@ -163,7 +165,10 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) 
     widths = [
         max([cell_len(column.title), *(cell_len(row[i]) for row in cells)]) for i, column in enumerate(columns)
     ]
-    kept = list(range(len(columns)))
+    # An optional column in which no row has anything says nothing.
+    kept = [
+        i for i, column in enumerate(columns) if column.priority == 0 or any(row[i] != NOTHING for row in cells)
+    ]
 
     def excess(at_least: bool) -> int:
         total = sum(
@@ -297,7 +302,9 @@ class AnswerWriter:
 
 
 def _is_harmless(character: str) -> bool:
-    # Format characters stay (joiners are part of emoji and of many scripts); separators are plain spaces.
+    # Other format characters stay: joiners are part of emoji and of many scripts.
+    if character in _TURN_AROUND:
+        return False
     return character in "\n\t" or not ("\x00" <= character <= "\x1f" or "\x7f" <= character <= "\x9f")
 
 

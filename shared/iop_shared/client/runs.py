@@ -18,7 +18,7 @@ from iop_shared.runs import RunState
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or enough of its beginning.")]
 
-_COLUMNS = (
+RUN_COLUMNS = (
     Column("run"),
     Column("state"),
     Column("what", shrinks=True, least=12),
@@ -59,7 +59,7 @@ def runs(
         render.stderr().print(f"no runs{f' with {chosen}' if chosen else ' yet'}")
         return
     console = render.stdout()
-    render.print_table(console, _COLUMNS, [_row(run, console) for run in page])
+    render.print_table(console, RUN_COLUMNS, [_row(run, console) for run in page])
     if next_cursor is not None:
         render.stderr().print(f"older ones: iop runs --limit {limit} --cursor {next_cursor}", style="dim")
 

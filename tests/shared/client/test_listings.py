@@ -1,13 +1,20 @@
 """The commands that list and show: what they print, and what they ask the edge."""
 
+import io
 import json
+from collections.abc import Sequence
 
 import pytest
+from rich.console import Console
 from tests.shared.client.conftest import RUN_A, RUN_B, Iop, node_json, run_json
 from tests.support.scripted_edge import Answer, ScriptedEdge, answer_json
 
 from iop_shared import __version__
+from iop_shared.client import render
 from iop_shared.client.exit_codes import ExitCode
+from iop_shared.client.nodes import NODE_COLUMNS
+from iop_shared.client.render import Column
+from iop_shared.client.runs import RUN_COLUMNS
 
 
 def test_nodes(iop: Iop, edge: ScriptedEdge) -> None:
@@ -114,6 +121,28 @@ def test_runs(iop: Iop, edge: ScriptedEdge) -> None:
     assert lines[2].startswith(f"{RUN_A}  succeeded  mock/echo  gpu-1  2023-11-")
     assert "1.24 s       2        38 ms" in lines[2]
     assert done.err == "older ones: iop runs --limit 2 --cursor c2\n"
+
+
+def on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None, soft_wrap=True)
+    render.print_table(console, columns, rows)
+    return out.getvalue().splitlines()
+
+
+def test_a_terminal_of_80_columns_shows_what_matters_on_one_line_each() -> None:
+    model = "openai-compatible/Qwen/Qwen3-235B-A22B-Instruct"
+    run = ["0192f0c4-1a2b-7c3d", "interrupted", model, "gpu-machine-17", "16:11:04", "12.4 s", "12345", "380 ms",
+           "engine_stream_truncated", "", "cli"]  # fmt: skip
+    node = ["gpu-machine-17", "connected", "mock, vllm, llama (closed)", "12", "3 h 07 min", "800 ms ago",
+            "applied", "site=lab, gpu=rtx4090", "0.1.0", "10.0.0.7:51234"]  # fmt: skip
+
+    titles, line = on_terminal(RUN_COLUMNS, [run], 80)
+    assert titles.split() == ["run", "state", "what", "node", "asked", "total"]
+    assert line == "0192f0c4-1a2b-7c3d  interrupted  openai-compa…  gpu-machine-17  16:11:04  12.4 s"
+    titles, line = on_terminal(NODE_COLUMNS, [node], 80)
+    assert len(line) <= 80
+    assert line.startswith("gpu-machine-17  connected  mock, vllm, llama (closed)    12")
 
 
 def test_runs_as_json(iop: Iop, edge: ScriptedEdge) -> None:

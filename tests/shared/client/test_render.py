@@ -57,6 +57,7 @@ def test_moment_shows_the_day_only_when_it_is_another() -> None:
 def test_printable_disarms_control_characters_and_keeps_the_rest() -> None:
     assert render.printable("a\x1b[31mred\x07\x9b2J\x7f") == "a\u241b[31mred\u2407\ufffd2J\u2421"
     assert render.printable("tab\tline\nß 漢字 👩‍🔬") == "tab\tline\nß 漢字 👩‍🔬"
+    assert render.printable("safe\u202etxt.exe") == "safe\ufffdtxt.exe"
     assert render.one_line("a\n  b\x1b") == "a b\u241b"
 
 
@@ -91,6 +92,10 @@ def test_table_far_too_wide_leaves_columns_out_by_priority() -> None:
         "0192  a-long-ad…  gpu-1",
         "0193  b           gpu-22",
     ]
+
+
+def test_an_optional_column_without_anything_is_left_out() -> None:
+    assert render.table(COLUMNS, [["0192", "x", "", "7"]], 80) == ["run   what  tokens", "0192  x          7"]
 
 
 def test_no_line_of_a_table_is_wider_than_asked_even_with_wide_characters() -> None:
