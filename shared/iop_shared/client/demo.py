@@ -91,7 +91,8 @@ def demo() -> None:
     try:
         with StopRequest() as stop:
             try:
-                _show(console, steps, folder, children, stop)
+                with daemons.telling_who_died(children):
+                    _show(console, steps, folder, children, stop)
             finally:
                 killed = stop_in_order(reversed(children), stop=stop)
             if stop.is_set:

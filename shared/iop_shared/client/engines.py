@@ -49,9 +49,9 @@ def probe_engine(base_url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Engine | 
     An IOP edge answers the same route; it is recognised by `owned_by` and is no engine.
     """
     try:
-        # No proxy and no credentials from the environment: this never leaves the machine.
+        # No proxy, credentials or certificates of the machine: this is plain HTTP that never leaves it.
         with (
-            httpx.Client(trust_env=False, timeout=timeout_s) as client,
+            httpx.Client(trust_env=False, verify=False, timeout=timeout_s) as client,
             client.stream("GET", f"{base_url}/v1/models") as response,
         ):
             if response.status_code != httpx.codes.OK:

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -181,6 +182,17 @@ def check_alive(child: Child) -> None:
         f"the {child.name} {how}; the end of its log ({child.log}):\n{child.log_tail()}",
         exit_code=ExitCode.FAILED,
     )
+
+
+@contextmanager
+def telling_who_died(children: Sequence[Child]) -> Iterator[None]:
+    """Where something fails because a daemon has ended, raises what the daemon said instead of how that looked."""
+    try:
+        yield
+    except CommandFailed:
+        for child in children:
+            check_alive(child)
+        raise
 
 
 def _wait_for(what: str, probe: Callable[[], T | None], child: Child, stop: StopRequest) -> T:

@@ -96,14 +96,15 @@ def _up(home: Path, port: int | None, link_port: int | None, stop: StopRequest) 
 
     children: list[Child] = []
     try:
-        children.append(daemons.start_edge(edge, environment=listening.edge_environment))
-        run_file = daemons.wait_edge_ready(children[0], edge, stop)
-        # The link's port may have been chosen by the system.
-        environment = {**listening.node_environment, "IOP_NODE__EDGES": f'["{run_file.link}"]'}
-        children.append(daemons.start_node(node, name=node_id, environment=environment))
-        with EdgeApi(f"http://{run_file.http}") as api:
-            daemons.wait_node_connected(children[1], api, node_id, stop)
-            models = _wait_models(api, engines, stop)
+        with daemons.telling_who_died(children):
+            children.append(daemons.start_edge(edge, environment=listening.edge_environment))
+            run_file = daemons.wait_edge_ready(children[0], edge, stop)
+            # The link's port may have been chosen by the system.
+            environment = {**listening.node_environment, "IOP_NODE__EDGES": f'["{run_file.link}"]'}
+            children.append(daemons.start_node(node, name=node_id, environment=environment))
+            with EdgeApi(f"http://{run_file.http}") as api:
+                daemons.wait_node_connected(children[1], api, node_id, stop)
+                models = _wait_models(api, engines, stop)
             _announce(run_file, edge, engines, models, children)
         while not stop.wait(_WATCH_S):
             for child in children:
