@@ -39,6 +39,7 @@ from iop_shared.link.messages import (
     Message,
     Received,
     RejectClass,
+    RunSubmission,
     UnknownMessage,
     UnreadableRun,
 )
@@ -216,14 +217,13 @@ class LinkMachine:
         return (self._heartbeat_at if self._unsettled_cancels() else self._sent_at) + interval_s
 
     def _handshake_timed_out(self, now: float) -> list[Effect]:
-        timeout_s = self._times.handshake_timeout_s
         if self.state in (LinkState.JUDGING_HELLO, LinkState.JUDGING_RUNS, LinkState.REPORTING):
-            message = (
-                f"{self._peer}: this {self.our_word} did not answer within {timeout_s:g} s (state {self.state})"
-            )
+            why = f"this {self.our_word} itself did not answer in time"
         else:
-            message = f"{self._peer}: no link within {timeout_s:g} s (state {self.state}); {self.silence_hint}"
-        return self._end(now, "handshake_timeout", message, EndedBy.US, Goodbye("handshake_timeout", message))
+            why = self.silence_hint
+        said = f"no link within {self._times.handshake_timeout_s:g} s (state {self.state})"
+        farewell = Goodbye("handshake_timeout", said)
+        return self._end(now, "handshake_timeout", f"{self._peer}: {said}; {why}", EndedBy.US, farewell)
 
     # --- what both sides do alike ---------------------------------------------------------------------
 
@@ -307,17 +307,19 @@ class LinkMachine:
         return LinkEnd(code, message, by, was_open, stood_s, self._reconnect_in_s, reject_class)
 
     def _describe_unexpected(self, kind: type) -> str:
-        if kind in (EDGE_ONLY_TYPES if self.peer_word == "node" else NODE_ONLY_TYPES):
-            return f"{kind.__name__} came from a {self.peer_word}, but only {_article(self.our_word)} may send it"
         if kind is UnknownMessage:
             return f"a frame of unknown content came in state {self.state}; {self._describe_expected()}"
-        name = "RunSubmission" if kind is UnreadableRun else kind.__name__
-        return f"{name} came in state {self.state}; {self._describe_expected()}"
+        if kind is UnreadableRun:
+            kind = RunSubmission
+        if kind in (EDGE_ONLY_TYPES if self.peer_word == "node" else NODE_ONLY_TYPES):
+            theirs, ours = _with_article(self.peer_word), _with_article(self.our_word)
+            return f"{kind.__name__} came from {theirs}, but only {ours} may send it"
+        return f"{kind.__name__} came in state {self.state}; {self._describe_expected()}"
 
     def _describe_expected(self) -> str:
         names = sorted(k.__name__ for k in self.receives[self.state] if k is not UnreadableRun)
         return "expected " + " or ".join(names)
 
 
-def _article(word: str) -> str:
+def _with_article(word: str) -> str:
     return f"an {word}" if word[0] in "aeiou" else f"a {word}"

@@ -74,7 +74,7 @@ def edge_draining() -> Reject:
 def edge_busy(waiting: int, limit: int) -> Reject:
     """Too many handshakes at once."""
     return _reject(
-        "edge_busy", f"{waiting} handshakes are under way and the limit is {limit}; trying again will do"
+        "edge_busy", f"{waiting} handshakes are under way, of at most {limit}; trying again later will do"
     )
 
 
