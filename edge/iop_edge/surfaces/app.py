@@ -19,7 +19,7 @@ from iop_edge.surfaces.asgi import (
 )
 from iop_edge.surfaces.browser_guard import BrowserGuard
 from iop_edge.surfaces.health import HealthApi
-from iop_edge.surfaces.http_errors import HttpProblem, make_problem, problem_of_error
+from iop_edge.surfaces.http_errors import HttpProblem, draining_problem, make_problem, problem_of_error
 from iop_edge.surfaces.management import ManagementApi
 from iop_edge.surfaces.management_runs import RunsApi
 from iop_edge.surfaces.openai_api import OpenAiApi
@@ -135,10 +135,7 @@ class EdgeApp:
             return await _answer_problem(request, problem_of_error(error), send)
         except asyncio.CancelledError:
             # Only the server cancels a request, when its grace is over; this is the top of the request's task.
-            problem = make_problem(
-                "edge_draining", "the edge is stopping; try again when it is back", retryable=True
-            )
-            return await _answer_problem(request, problem, send)
+            return await _answer_problem(request, draining_problem(), send)
         except Exception as error:
             _log.error("request_failed", path=request.path, error=type(error).__name__, exc_info=True)
             problem = make_problem("internal", "the edge failed to answer this request; its log says more")
@@ -166,6 +163,7 @@ class MethodNotAllowed(BadRequest):
 
 async def _answer_problem(request: Request, problem: HttpProblem, send: Send, headers: Headers = ()) -> int:
     """Answers in the dialect of the path."""
+    _log.debug("request_refused", method=request.method, status=problem.status, error_code=problem.code)
     body = problem.openai_body() if request.path.startswith("/v1/") else problem.api_body()
     own = [(b"x-request-id", request.request_id.encode())] if request.request_id else []
     return await send_bytes(send, problem.status, body, [*problem.headers(), *own, *headers])

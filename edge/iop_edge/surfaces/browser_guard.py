@@ -1,4 +1,4 @@
-"""Keeps web pages away from an edge without API keys: by the names that Host and Origin give. Pure.
+"""Keeps web pages away from an edge without API keys: by the names that Host and Origin give.
 
 A page on any site can send requests to 127.0.0.1, and with DNS rebinding can even read the answers, because the
 browser then believes that the edge is part of that site. Both leave a foreign name in a header that a page
@@ -6,6 +6,7 @@ cannot choose: in `Host` (rebinding needs a name) or in `Origin` (sent with ever
 """
 
 import ipaddress
+import socket
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -13,10 +14,16 @@ from iop_shared.errors import NotAllowed
 
 
 class BrowserGuard:
-    """Judges Host and Origin. `allowed_hosts`: names beside the loopback ones; IP addresses are always fine."""
+    """Judges Host and Origin.
 
-    def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
-        self._allowed = frozenset(host.lower().rstrip(".") for host in allowed_hosts if host)
+    Fine are loopback names, IP addresses, `allowed_hosts`, and the name of this machine, also with `.local`
+    (None: as the system has it; nothing is looked up).
+    """
+
+    def __init__(self, allowed_hosts: Collection[str] = (), *, machine_name: str | None = None) -> None:
+        machine = (socket.gethostname() if machine_name is None else machine_name).lower().rstrip(".")
+        names = {host.lower().rstrip(".") for host in allowed_hosts} | {machine, f"{machine}.local"}
+        self._allowed = frozenset(names - {"", ".local"})
         # Clients repeat the same few values; a page could send many, hence the bound.
         self._good_hosts: set[bytes] = set()
 
@@ -38,8 +45,8 @@ class BrowserGuard:
         # A request without a Host is HTTP/1.0; no browser sends one.
         if raw and not self._is_allowed(_host_of(f"//{host}")):
             raise NotAllowed(
-                f"host {host[:100]!r} is not a name of this edge: use 127.0.0.1, localhost or an IP address, "
-                "or set [http] listen to that name",
+                f"host {host[:100]!r} is not a name of this edge: use 127.0.0.1, localhost, an IP address, "
+                "or this machine's own name",
                 code="host_not_allowed",
             )
         if len(self._good_hosts) < 256:
@@ -48,8 +55,7 @@ class BrowserGuard:
     def _check_origin(self, origin: str) -> None:
         if not self._is_allowed(_host_of(origin)):
             raise NotAllowed(
-                f"a web page from origin {origin[:100]!r} may not use this edge: "
-                "only pages of this machine and of [http] listen may",
+                f"a web page from origin {origin[:100]!r} may not use this edge: only pages of this machine may",
                 code="origin_not_allowed",
             )
 

@@ -213,6 +213,8 @@ def problem_of_terminal(body: Failed | Cancelled | Interrupted) -> HttpProblem:
     match body:
         case Failed():
             return _problem_of_failed(body)
+        case Cancelled(reason="edge_draining"):
+            return draining_problem()
         case Cancelled():
             return make_problem("cancelled", f"the run was cancelled: {body.reason or 'no reason given'}")
         case Interrupted():
@@ -223,6 +225,11 @@ def problem_of_terminal(body: Failed | Cancelled | Interrupted) -> HttpProblem:
                 layer="node",
                 retryable=True,
             )
+
+
+def draining_problem() -> HttpProblem:
+    """Returns how a request is answered whose run ends because the edge stops."""
+    return make_problem("edge_draining", "the edge is stopping; try again when it is back", retryable=True)
 
 
 def problem_of_gap(gap: Gap) -> HttpProblem:

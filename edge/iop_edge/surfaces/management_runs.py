@@ -9,7 +9,7 @@ from iop_edge.relay import RunStream
 from iop_edge.service import EdgeService
 from iop_edge.surfaces.asgi import Request, Send, parse_json, send_empty, send_json
 from iop_edge.surfaces.event_json import TYPE_NAMES, event_json, kept_event_json
-from iop_edge.surfaces.http_errors import HttpProblem, make_problem, problem_of_error
+from iop_edge.surfaces.http_errors import HttpProblem, draining_problem, make_problem, problem_of_error
 from iop_edge.surfaces.management import read_json_body
 from iop_edge.surfaces.management_requests import MAX_PAGE, parse_count, parse_object, parse_run, parse_state
 from iop_edge.surfaces.sse import ClientWatch, Pacing, SseAnswer, sse_event
@@ -134,7 +134,7 @@ class RunsApi:
             problem = problem_of_error(error)
         except asyncio.CancelledError:
             # As in openai_relay: only the server cancels, when its grace is over.
-            problem = make_problem("edge_draining", "the edge is stopping; try again when it is back")
+            problem = draining_problem()
         except Exception as error:
             _log.error("request_failed", run_id=run_id, error=type(error).__name__, exc_info=True)
             problem = make_problem("internal", "the edge failed while it relayed the run; its log says more")

@@ -15,6 +15,7 @@ from iop_edge.service import EdgeService
 from iop_edge.surfaces.asgi import JSON_TYPE, Receive, Send, send_bytes
 from iop_edge.surfaces.http_errors import (
     HttpProblem,
+    draining_problem,
     make_problem,
     problem_of_error,
     problem_of_gap,
@@ -173,7 +174,7 @@ class RunAnswer:
             # Only the server cancels a request, when its grace is over. We are at the top of this task: tell the
             # client, and let the server see an ended answer instead of an exception.
             self._cancel("edge_draining")
-            ending = Ending(make_problem("edge_draining", "the edge is stopping; try again when it is back"))
+            ending = Ending(draining_problem())
         except Exception as error:
             _log.error("request_failed", run_id=self._stream.run_id, error=type(error).__name__, exc_info=True)
             self._cancel("internal")

@@ -5,7 +5,7 @@ import pytest
 from iop_edge.surfaces.browser_guard import BrowserGuard
 from iop_shared.errors import NotAllowed
 
-GUARD = BrowserGuard(["Edge.lab", ""])
+GUARD = BrowserGuard(["Edge.lab", ""], machine_name="Gateway")
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ GUARD = BrowserGuard(["Edge.lab", ""])
         b"192.168.1.5:7480",
         b"edge.lab:7480",
         b"EDGE.LAB",
+        b"gateway:7480",
+        b"gateway.local",
         b"",
     ],
 )
@@ -47,8 +49,8 @@ def test_foreign_host_is_refused(host: bytes) -> None:
             GUARD.check({b"host": host})
         assert caught.value.code == "host_not_allowed"
         assert str(caught.value) == (
-            f"host {host.decode()!r} is not a name of this edge: use 127.0.0.1, localhost or an IP address, "
-            "or set [http] listen to that name"
+            f"host {host.decode()!r} is not a name of this edge: use 127.0.0.1, localhost, an IP address, "
+            "or this machine's own name"
         )
 
 
@@ -64,9 +66,13 @@ def test_foreign_page_is_refused(origin: bytes) -> None:
 
     assert caught.value.code == "origin_not_allowed"
     assert str(caught.value) == (
-        f"a web page from origin {origin.decode()!r} may not use this edge: "
-        "only pages of this machine and of [http] listen may"
+        f"a web page from origin {origin.decode()!r} may not use this edge: only pages of this machine may"
     )
+
+
+def test_nameless_machine_adds_no_name() -> None:
+    with pytest.raises(NotAllowed):
+        BrowserGuard(machine_name="").check({b"host": b".local"})
 
 
 def test_many_hosts_do_not_fill_memory() -> None:

@@ -181,6 +181,9 @@ def test_other_endings() -> None:
     assert (cancelled.status, cancelled.code) == (409, "cancelled")
     assert cancelled.message == "the run was cancelled: operator"
     assert (b"x-should-retry", b"false") in cancelled.headers()
+    stopping = problem_of_terminal(Cancelled("edge_draining", True, 3))
+    assert (stopping.status, stopping.code, stopping.retryable) == (503, "edge_draining", True)
+    assert stopping.message == "the edge is stopping; try again when it is back"
     assert (lost.status, lost.code, lost.retryable) == (502, "node_lost", True)
     assert lost.message == "the run was interrupted before it was complete: node_lost; it can be tried again"
     assert odd.code == "interrupted"

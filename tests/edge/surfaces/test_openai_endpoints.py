@@ -270,6 +270,25 @@ async def test_body_over_the_limit_is_refused_while_it_comes(edge: Edge) -> None
     )
 
 
+async def test_body_that_pauses_is_refused(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iop_edge.surfaces.asgi.BODY_PAUSE_S", 0.05)
+    reader, writer = await asyncio.open_connection(edge.address.host, edge.address.port)
+    writer.write(b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readuntil(b"}}")
+    writer.close()
+    await writer.wait_closed()
+
+    assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert orjson.loads(body)["error"] == {
+        "message": "the request's body paused for 0.05 s; send it without a break",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "body_timeout",
+    }
+
+
 async def test_body_in_pieces_is_joined(edge: Edge) -> None:
     edge.service.script = (STARTED, Text("x"), DONE)
     whole = orjson.dumps(CHAT)

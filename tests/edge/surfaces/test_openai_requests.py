@@ -124,6 +124,16 @@ def test_broken_json_is_refused_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' * 100_000, b'"\xff"', b"NaN", b'{"a":1}}', b"\xef\xbb\xbf{}"]
+)
+def test_hostile_json_is_refused(body: bytes) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_chat(body)
+
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
     ("prompt", "message"),
     [
         (None, f"missing required parameter 'prompt': {TEXTS}"),
