@@ -6,6 +6,7 @@ which is what makes an engine stop. All transport trouble leaves here as RunFail
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
@@ -203,6 +204,6 @@ def words_of(error: BaseException) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, aiohttp.ClientConnectorError):
         cause = cause.os_error
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
+    if isinstance(cause, OSError) and (cause.errno or 0) > 0 and not isinstance(cause, ssl.SSLError):
+        return os.strerror(cause.errno or 0).lower()
     return type(cause).__name__
