@@ -251,7 +251,7 @@ class FakeNode:
                 self.runs[request.run_id] = request
                 self.inputs[request.run_id] = bytearray(request.input)
             case RunInputPart(run_id=run_id, data=data):
-                self.inputs[run_id] += data
+                self.inputs.setdefault(run_id, bytearray()).extend(data)
             case EventAck(runs=acks):
                 for ack in acks:
                     self.acked[ack.run_id, ack.attempt] = ack.seq
