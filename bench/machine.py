@@ -13,7 +13,6 @@ _PACKAGES: Final = (
     "protobuf",
     "httptools",
     "uvicorn",
-    "starlette",
     "httpx",
     "httpx-aiohttp",
     "aiohttp",

@@ -52,13 +52,25 @@ class Way:
 class Child:
     """A process we started: its output goes to a file, and it is ended when the stack closes."""
 
-    def __init__(self, stack: ExitStack, name: str, command: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
         with self._log.open("wb") as log:
             # A group of its own: Ctrl-C in the terminal reaches us alone, and we end the rest in order.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(variables or {})},
             )
         self.pid = self._process.pid
         stack.callback(self._end)
@@ -161,10 +173,11 @@ base_url = "{engine_url}"
     token = json.loads(answer)["token"]
     edge = Child(stack, "edge", [*iop_edge, "run", "--dir", str(edge_dir)], folder)
     addresses = edge.wait_for("run.json", lambda: _read_json(edge_dir / "run.json"))
-    run_command(
-        [*iop_node, "join", addresses["link"], "--token", token, "--name", "bench", "--dir", str(node_dir)]
-    )
-    node = Child(stack, "node", [*iop_node, "run", "--dir", str(node_dir)], folder)
+    join = [*iop_node, "join", addresses["link"], "--token", "-", "--name", "bench", "--dir", str(node_dir)]
+    run_command(join, stdin=token)
+    # A node of the user's own may have the usual port.
+    any_port = {"IOP_NODE__HTTP__LISTEN": "127.0.0.1:0"}
+    node = Child(stack, "node", [*iop_node, "run", "--dir", str(node_dir)], folder, any_port)
     url = f"http://{addresses['http']}"
 
     def find_model() -> bool | None:
@@ -176,14 +189,13 @@ base_url = "{engine_url}"
     return Way("iop", url, lambda model: f"engine/{model}", watched)
 
 
-def run_command(command: Sequence[str]) -> str:
+def run_command(command: Sequence[str], stdin: str = "") -> str:
     """Runs a command to its end and returns its stdout.
 
     Raises:
-        BenchFailed: with its name and what it said, if its exit code is not 0. Never with its arguments:
-            one of them may be a token.
+        BenchFailed: with its name and what it said, if its exit code is not 0.
     """
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, input=stdin)
     if done.returncode != 0:
         said = (done.stderr or done.stdout)[-2000:]
         raise BenchFailed(f"{' '.join(command[1:4])} ended with code {done.returncode}:\n{said}")
