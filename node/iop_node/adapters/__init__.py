@@ -1,1 +1,1 @@
-"""Ways of executing: each adapter implements `core.ports.Adapter`. They know the core's ports, never its insides."""
+"""Ways of executing: each adapter implements `core.ports.Adapter` and knows the core by its ports alone."""

@@ -29,8 +29,9 @@ from iop_shared import __version__
 from iop_shared.aio.tasks import TaskOwner
 from iop_shared.clock import Clock
 from iop_shared.errors import BadRequest, IopError, nearest
-from iop_shared.ids import BootId, NodeId, RunId
+from iop_shared.ids import AdapterName, BootId, NodeId, RunId
 from iop_shared.link.messages import (
+    AdapterStatus,
     ConfigResult,
     DrainingChanged,
     EdgeNodeEventBody,
@@ -182,6 +183,15 @@ class Node:
             outbox=self._outbox.statistics(),
             uptime_s=self._clock.monotonic() - self._started_at,
         )
+
+    def in_flight(self) -> Mapping[AdapterName, int]:
+        """Returns how many runs hold a place, by adapter."""
+        names = dict.fromkeys(slot.config.name for slot in self._roster.all_slots())
+        return {name: self._roster.in_flight(name) for name in names}
+
+    def adapter_statuses(self) -> Sequence[AdapterStatus]:
+        """Returns every adapter that is offered, as the edge is told of it."""
+        return self._roster.statuses()
 
     @property
     def config_held(self) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from iop_shared.node_config import config_hash
 
 log = get_logger("node")
 
-MAX_CONCURRENT_LIMIT = 10_000
+MAX_CONCURRENT_LIMIT = 65_536
 """More runs at once on one adapter is a slip of the pen. Chosen; change freely."""
 
 
