@@ -4,15 +4,34 @@ A subject knows how to make its engine behave in a certain way for the next run.
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from tests.support.engine import (
+    DONE,
+    MODEL,
+    Engine,
+    Hang,
+    Pause,
+    Step,
+    chat_events,
+    chunk,
+    event,
+    paced,
+    stream,
+)
 
 from iop_node.adapters.mock import build as build_mock
+from iop_node.adapters.vllm import build as build_vllm
 from iop_node.core.ports import Adapter
 from iop_node.core.spec import ExecutionSpec
 from iop_shared.ids import AdapterName, TargetName, new_run_id
 from iop_shared.runs import Operation
+
+WORD_INTERVAL_S: Final = 0.003
+"""Enough for an engine's words to arrive one by one, so that they are not joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +118,43 @@ class MockSubject:
         """There is no engine to break."""
 
 
-SUBJECTS: dict[str, Callable[[], Subject]] = {"mock": MockSubject}
+class VllmSubject:
+    """The vllm adapter, with a scripted engine on a real socket."""
+
+    can_ignore_cancel = False
+
+    async def __aenter__(self) -> Adapter:
+        self._engine = Engine()
+        await self._engine.start()
+        self._adapter = build_vllm(AdapterName("under-test"), 8, {"base_url": self._engine.base_url})
+        return self._adapter
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._adapter.aclose()
+        await self._engine.aclose()
+
+    def chat(self, behaviour: Behaviour) -> ExecutionSpec:
+        """See Subject."""
+        match behaviour:
+            case Says(text):
+                answer = paced(chat_events(*re.findall(r"\S+\s*|\s+", text)), WORD_INTERVAL_S)
+            case SaysThenHangs(words):
+                answer = stream([*self._words(words), Hang()])
+            case SaysThenFails(words):
+                answer = stream([*self._words(words), event({"error": {"message": "broken", "code": 500}}), DONE])
+            case SaysForever(megabytes):
+                piece = chunk({"content": "x" * 256})
+                answer = stream([piece] * (megabytes * 1024 * 4) + chat_events("end"))
+        self._engine.script(answer)
+        return chat_spec(MODEL)
+
+    def break_engine(self) -> None:
+        """Nothing answers any more."""
+        self._engine.close_now()
+
+    @staticmethod
+    def _words(words: int) -> list[Step]:
+        return [step for n in range(words) for step in (chunk({"content": f"w{n} "}), Pause(WORD_INTERVAL_S))]
+
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {"mock": MockSubject, "vllm": VllmSubject}

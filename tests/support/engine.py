@@ -191,12 +191,16 @@ class Engine:
 
     async def aclose(self) -> None:
         """Ends all connections and stops listening."""
+        self.close_now()
+        await self._tasks.cancel_all()
+        await self.wait(lambda: not self._open)
+
+    def close_now(self) -> None:
+        """The same without waiting; `aclose` must still be called."""
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._open):
             connection.abort()
-        await self._tasks.cancel_all()
-        await self.wait(lambda: not self._open)
 
     def script(self, *answers: Answer) -> None:
         """Puts answers for the next POSTs in line."""

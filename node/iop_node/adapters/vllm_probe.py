@@ -67,7 +67,7 @@ class EngineProbe:
             self._engine = ""
             reason = f"{self._at} did not answer within probe_timeout_s={limit_s:g}"
             return ProbeResult(Gate(GateState.CLOSED, REACHABLE, reason))
-        return ProbeResult(Gate(GateState.OPEN, LISTS, f"{len(targets)} targets"), targets, self._engine)
+        return ProbeResult(Gate(GateState.OPEN, LISTS, f"targets: {len(targets)}"), targets, self._engine)
 
     async def _check_health(self) -> None:
         if not self._settings.health_path:
