@@ -28,7 +28,7 @@ from iop_edge.stores.node_records import EpochCounter, load_revisions, save_revi
 from iop_edge.stores.schema import MIGRATIONS
 from iop_edge.stores.sqlite_history import SqliteRunHistory
 from iop_edge.stores.tokens import SqliteTokenStore
-from iop_edge.surfaces.app import build_app
+from iop_edge.surfaces.app import HttpApp, build_app
 from iop_edge.surfaces.browser_guard import BrowserGuard
 from iop_edge.transport.listener import LinkDoor
 from iop_edge.transport.token_book import TokenBook
@@ -76,6 +76,7 @@ class EdgeApp:
         self._service: EdgeService | None = None
         self._door: LinkDoor | None = None
         self._http: HttpServer | None = None
+        self._http_app: HttpApp | None = None
         self._has_run_file = False
 
     @property
@@ -146,7 +147,7 @@ class EdgeApp:
         )
         http = HttpServer(app, settings.http.listen, name="http")
         http_address = await http.start()
-        self._http = http
+        self._http, self._http_app = http, app
 
         self._tasks.spawn(self._tick(), name="edge clock")
         self._tasks.spawn(tokens.watch(), name="tokens")
@@ -164,13 +165,15 @@ class EdgeApp:
             self._service.begin_stop(reason)
         if self._door is not None:
             await self._door.stop_accepting()
-        if self._service is not None and self._service.cancel_all("the edge is stopping"):
+        if self._service is not None and self._service.cancel_all("edge_draining"):
             await self._wait_runs_ended(self._service, grace_s)
         if self._service is not None:
             self._service.interrupt_all("edge_restarted")
         if self._door is not None:
             await self._door.close("edge_stopping", f"the edge is stopping ({reason})")
             self._door = None
+        if self._http_app is not None:
+            self._http_app.end_event_streams()
         if self._http is not None:
             await self._http.stop(HTTP_GRACE_S)
             self._http = None

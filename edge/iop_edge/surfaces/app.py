@@ -47,7 +47,7 @@ def build_app(
     guard: BrowserGuard,
     max_input_bytes: int = MAX_INPUT_BYTES,
     pacing: Pacing | None = None,
-) -> "EdgeApp":
+) -> "HttpApp":
     """Returns the ASGI application.
 
     `tasks` owns the small task that each answer has beside it; stop it after the HTTP server. `guard` names
@@ -82,14 +82,16 @@ def build_app(
         Route("HEAD", "/readyz", health.ready),
         Route("GET", "/metrics", health.metrics),
     ]
-    return EdgeApp(RouteTable(routes), guard, metrics)
+    return HttpApp(RouteTable(routes), guard, metrics, management)
 
 
-class EdgeApp:
+class HttpApp:
     """An ASGI application. Dispatches, counts, and answers what handlers raise in the dialect of the path."""
 
-    def __init__(self, routes: RouteTable, guard: BrowserGuard, metrics: Metrics) -> None:
-        self._routes, self._guard = routes, guard
+    def __init__(
+        self, routes: RouteTable, guard: BrowserGuard, metrics: Metrics, management: ManagementApi
+    ) -> None:
+        self._routes, self._guard, self._management = routes, guard, management
         self._in_flight = 0
         self._requests = metrics.counter(
             "iop_edge_http_requests_total",
@@ -99,6 +101,10 @@ class EdgeApp:
         metrics.gauge_from(
             "iop_edge_http_requests_in_flight", "HTTP requests being answered now.", lambda: self._in_flight
         )
+
+    def end_event_streams(self) -> None:
+        """Ends the streams that never end by themselves. To be called before the HTTP server stops."""
+        self._management.end_event_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one HTTP request. Nothing but the server's cancel gets out."""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from iop_edge.bus_stream import BusStream
 from iop_edge.service import EdgeService
 from iop_edge.surfaces.asgi import Request, Send, parse_json, send_json
 from iop_edge.surfaces.management_requests import parse_command, parse_count
@@ -24,6 +25,12 @@ class ManagementApi:
     def __init__(self, service: EdgeService, tasks: TaskOwner, *, max_input_bytes: int, pacing: Pacing) -> None:
         self._service, self._tasks = service, tasks
         self._max_input_bytes, self._pacing = max_input_bytes, pacing
+        self._event_streams: set[BusStream] = set()
+
+    def end_event_streams(self) -> None:
+        """Ends every stream of /api/v1/events, which would otherwise outlast any grace. Safe to call twice."""
+        for stream in list(self._event_streams):
+            stream.close()
 
     async def list_nodes(self, request: Request, send: Send) -> int:
         """GET /api/v1/nodes."""
@@ -61,6 +68,7 @@ class ManagementApi:
         after_id = parse_count(after, "after", MAX_EVENT_ID) if after else None
         sse = SseAnswer(send, self._pacing, [])
         with self._service.subscribe(after_id) as stream:
+            self._event_streams.add(stream)
             watch = ClientWatch(request.receive, stream.close, on_tick=sse.tick, tick_s=self._pacing.tick_s)
             watching = self._tasks.spawn(watch.run(), name="client of events")
             try:
@@ -79,6 +87,7 @@ class ManagementApi:
                 pass  # as in openai_relay: only the server cancels, when its grace is over
             finally:
                 watching.cancel()
+                self._event_streams.discard(stream)
         await sse.end()
         return 200
 

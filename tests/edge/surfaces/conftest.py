@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tests.support.scripted_service import ScriptedService
 
-from iop_edge.surfaces.app import EdgeApp, build_app
+from iop_edge.surfaces.app import HttpApp, build_app
 from iop_edge.surfaces.browser_guard import BrowserGuard
 from iop_edge.surfaces.sse import Pacing
 from iop_shared.aio.http_server import HttpServer
@@ -24,7 +24,7 @@ class Edge:
     """A served application. `url` has no slash at its end."""
 
     service: ScriptedService
-    app: EdgeApp
+    app: HttpApp
     metrics: Metrics
     address: ListenAddress
     server: HttpServer

@@ -557,7 +557,21 @@ class TestEvents:
             "parameter 'after' must be a whole number up to 9007199254740992, but it is '-1'"
         )
 
-    async def test_end_cleanly_when_the_edge_stops(self, edge: Edge, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_end_when_they_are_told_to(self, edge: Edge) -> None:
+        async with edge.client.stream("GET", "/api/v1/events") as response:
+            reader = EventReader(response)
+            await reader.next_block()
+            edge.service.bus.publish("edge_stopping")
+            assert (await reader.next_event())["event"] == "edge_stopping"
+            edge.app.end_event_streams()
+            with pytest.raises(StopAsyncIteration):
+                await reader.next_block()
+
+        assert edge.service.bus.subscriber_count == 0
+
+    async def test_are_cut_in_silence_when_the_server_stops(
+        self, edge: Edge, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with edge.client.stream("GET", "/api/v1/events") as response:
             await EventReader(response).next_block()
             await edge.server.stop(0.05)
