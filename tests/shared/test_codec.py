@@ -220,15 +220,6 @@ def test_settings_that_are_no_json_object() -> None:
     assert str(caught.value) == "settings_json of adapter 'mock' holds a JSON list, expected an object"
 
 
-def test_input_smaller_than_its_first_part() -> None:
-    payload = encode_message(RunSubmission(make_request(input=b"12345"), 4))
-
-    with pytest.raises(ProtocolError) as caught:
-        decode_message(payload)
-
-    assert str(caught.value) == "RunRequest says input_bytes=4, but its first part alone has 5 bytes"
-
-
 @pytest.mark.parametrize(
     "message",
     [

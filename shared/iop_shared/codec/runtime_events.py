@@ -1,4 +1,4 @@
-"""RuntimeEvent to and from protobuf: the hot half of the codec, used by `iop_shared.codec` alone.
+"""RuntimeEvent to and from protobuf: the hot half of the codec, used by this package alone.
 
 Tables instead of reflection: one dictionary look-up finds what a body needs. `bench/` has the figures.
 """
