@@ -83,15 +83,16 @@ class NodeLink:
             self._connection.reject(refusal)
             return
         if self._door.service.links.judge(hello) is Newcomer.DUPLICATE:
-            self._door.probe(hello.node_id)
-            self._door.tasks.spawn(self._judge_name_later(hello), name=f"probe of {hello.node_id}")
+            self._door.tasks.spawn(self._probe_and_judge(hello), name=f"probe of {hello.node_id}")
         else:
             self._admit(hello)
 
-    async def _judge_name_later(self, hello: Hello) -> None:
+    async def _probe_and_judge(self, hello: Hello) -> None:
+        asked_at = self._loop.time()
+        self._door.probe(hello.node_id)
         await asyncio.sleep(self._door.probe_s)
-        # Whoever has the name and is alive has answered by now.
-        verdict = self._door.service.links.judge(hello, silent_after_s=self._door.probe_s)
+        # Whoever has the name and is alive has answered since.
+        verdict = self._door.service.links.judge(hello, silent_after_s=self._loop.time() - asked_at)
         if verdict is Newcomer.DUPLICATE:
             self._connection.reject(rejects.duplicate_node(hello.node_id))
         else:

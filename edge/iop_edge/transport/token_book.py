@@ -75,7 +75,7 @@ class TokenBook:
         """Keeps the copy true until it is cancelled."""
         told = False
         while True:
-            await asyncio.sleep(self._poll_interval_s)
+            await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 await self.refresh()
                 told = False
