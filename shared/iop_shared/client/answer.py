@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from iop_shared.client.records import RunEvent
@@ -118,7 +119,12 @@ def event_summary(event: RunEvent) -> str:
             return f"{event.text('stream')}: {size(len(_bytes_of(value)))}"
         case "usage":
             return ", ".join(f"{name} {count}" for name, count in _counts(value))
-        case "step" | "logprobs" | "embeddings" | "engine_json":
+        case "engine_json":
+            chunks = value.get("chunks", [])
+            text = "".join(_text_of(chunk) for chunk in chunks)
+            pieces = f"{len(chunks)} pieces" if len(chunks) != 1 else "1 piece"
+            return f"{pieces}: {json.dumps(text, ensure_ascii=False)}" if text else pieces
+        case "step" | "logprobs" | "embeddings":
             return f"{event.text('kind')} {size(len(json.dumps(value)))} of JSON".strip()
         case "artifact":
             return f"{event.text('name')} {size(len(_bytes_of(value)))}"
@@ -144,6 +150,42 @@ def event_summary(event: RunEvent) -> str:
 
 def _counts(value: Any) -> list[tuple[str, int]]:
     return [(word, value[name]) for name, word in _COUNTS if isinstance(value.get(name), int)]
+
+
+def joined(events: Sequence[RunEvent]) -> list[RunEvent]:
+    """Returns the events with neighbouring pieces of an answer made one: 100 tokens are not 100 lines."""
+    found: list[RunEvent] = []
+    for event in events:
+        before = found[-1] if found else None
+        merged = None if before is None else _merged(before, event)
+        if before is None or merged is None:
+            found.append(event)
+        else:
+            # The time of the first, the number of the last.
+            head = (before.type, event.seq, before.attempt, before.run_id, before.at_ms)
+            found[-1] = RunEvent(*head, merged)
+    return found
+
+
+def _merged(before: RunEvent, event: RunEvent) -> dict[str, Any] | None:
+    if event.type != before.type or event.attempt != before.attempt:
+        return None
+    if event.type in {"text", "reasoning"} and event.number("index") == before.number("index"):
+        return {**before.json, "text": before.text("text") + event.text("text")}
+    if event.type == "engine_json":
+        return {**before.json, "chunks": [*before.json.get("chunks", []), *event.json.get("chunks", [])]}
+    return None
+
+
+def _text_of(chunk: Any) -> str:
+    """Returns what an engine's own JSON says in its first choice, be it a delta, a message or a completion."""
+    try:
+        choice = chunk["choices"][0]
+        said = choice.get("delta") or choice.get("message") or {}
+        text = said.get("content") or choice.get("text")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ""  # the engine's usage, or a part of a large answer
+    return text if isinstance(text, str) else ""
 
 
 def _embeddings_of(value: Any) -> str:

@@ -26,6 +26,8 @@ COMMAND_TIMEOUT_S: Final = 30.0
 MAX_LOG_BYTES: Final = 10 * 1024 * 1024
 """A log larger than this is moved aside (one older one is kept) before a daemon starts."""
 _POLL_S: Final = 0.05
+_EXIT_BY_STATUS: Final = {code.value: code for code in (ExitCode.USAGE, ExitCode.UNAVAILABLE, ExitCode.REFUSED)}
+"""A daemon that ends with one of these says the same of the command that started it."""
 
 
 def edge_command(*arguments: str) -> list[str]:
@@ -180,7 +182,7 @@ def check_alive(child: Child) -> None:
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
     raise CommandFailed(
         f"the {child.name} {how}; the end of its log ({child.log}):\n{child.log_tail()}",
-        exit_code=ExitCode.FAILED,
+        exit_code=_EXIT_BY_STATUS.get(status, ExitCode.FAILED),
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from iop_shared.client import render
-from iop_shared.client.answer import event_summary
+from iop_shared.client.answer import event_summary, joined
 from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.options import EdgeOption, JsonOption, edge_api, print_json
 from iop_shared.client.records import RunEvent, RunRecord
@@ -101,7 +101,7 @@ def print_run(console: Console, run: RunRecord, events: Sequence[RunEvent]) -> N
     console.print("events", style="bold")
     start_ms = run.created_at_ms
     width = max(len(str(event.seq)) for event in events)
-    for event in _joined(events):
+    for event in joined(events):
         at = "" if event.at_ms is None else f"+{max(0, event.at_ms - start_ms) / 1000:.3f} s"
         head = f"  {event.seq:>{width}}  {at:>10}  {event.type:<11} "
         room = max(20, console.width - len(head))
@@ -164,23 +164,3 @@ def _cancel_phrase(run: RunRecord) -> str:
     if run.cancel_took_ms is not None:
         phrase += f", in {render.duration(run.cancel_took_ms / 1000)}"
     return phrase
-
-
-def _joined(events: Sequence[RunEvent]) -> list[RunEvent]:
-    """Returns the events with neighbouring pieces of text made one: a hundred tokens are not a hundred lines."""
-    joined: list[RunEvent] = []
-    for event in events:
-        before = joined[-1] if joined else None
-        if (
-            before is not None
-            and event.type == before.type
-            and event.type in {"text", "reasoning"}
-            and event.number("index") == before.number("index")
-        ):
-            text = before.text("text") + event.text("text")
-            joined[-1] = RunEvent(
-                before.type, event.seq, before.attempt, before.run_id, before.at_ms, {**before.json, "text": text}
-            )
-        else:
-            joined.append(event)
-    return joined

@@ -87,18 +87,12 @@ def _up(home: Path, port: int | None, link_port: int | None, stop: StopRequest) 
         check_port_free(address)
     engines = find_engines(skip={listening.http.port, listening.link.port})
     _write_adapters(edge / "edge.toml", engines)
-    if not (node / "node.toml").exists():
-        name = node_name(socket.gethostname())
-        token = daemons.add_node_token(edge, name)
-        daemons.join_node(node, edge_address=str(listening.link), token=token, name=name)
-        console.print(f"made {node / 'node.toml'}")
-    node_id = read_node_id(node / "node.toml")
-
     children: list[Child] = []
     try:
         with daemons.telling_who_died(children):
             children.append(daemons.start_edge(edge, environment=listening.edge_environment))
             run_file = daemons.wait_edge_ready(children[0], edge, stop)
+            node_id = _make_node(edge, node, run_file.link)
             # The link's port may have been chosen by the system.
             environment = {**listening.node_environment, "IOP_NODE__EDGES": f'["{run_file.link}"]'}
             children.append(daemons.start_node(node, name=node_id, environment=environment))
@@ -115,6 +109,16 @@ def _up(home: Path, port: int | None, link_port: int | None, stop: StopRequest) 
         killed = stop_in_order(reversed(children), stop=stop)
         for name in killed:
             render.stderr().print(f"the {name} did not stop in time and was killed", style="yellow")
+
+
+def _make_node(edge: Path, node: Path, address: str) -> str:
+    """Returns the node's id; a folder that is not there yet joins the edge, which runs."""
+    if not (node / "node.toml").exists():
+        name = node_name(socket.gethostname())
+        token = daemons.add_node_token(edge, name)
+        daemons.join_node(node, edge_address=address, token=token, name=name)
+        render.stdout().print(f"made {node / 'node.toml'}")
+    return read_node_id(node / "node.toml")
 
 
 def plan_listening(edge_file: Path, port: int | None, link_port: int | None) -> Listening:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -227,6 +228,25 @@ def test_show(iop: Iop, edge: ScriptedEdge) -> None:
         "  1    +0.002 s  started     mock/echo on gpu-1 (mock 1)",
         '  3    +0.040 s  text        "hello wor\\u001bld"',
         "  4    +1.240 s  cancelled   operator, in 12 ms, confirmed by the engine",
+    ]
+
+
+def test_show_reads_an_engines_own_pieces(iop: Iop, edge: ScriptedEdge) -> None:
+    head = {"run_id": RUN_A, "attempt": 1, "type": "engine_json", "whole": False}
+    chunks: list[Any] = [
+        {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+        {"choices": [{"delta": {"content": "hello "}}]},
+        {"choices": [{"delta": {"content": "world"}}]},
+        {"choices": [], "usage": {}},
+        {"data": "{", "encoding": "utf-8"},
+    ]
+    events = [{**head, "seq": seq, "chunks": [chunk]} for seq, chunk in enumerate(chunks, 1)]
+    edge.on("GET", f"/api/v1/runs/{RUN_A}", answer_json({"run": run_json(), "events": events}))
+
+    assert iop("show", RUN_A).out.splitlines()[-1].split(maxsplit=2) == [
+        "5",
+        "engine_json",
+        '5 pieces: "hello world"',
     ]
 
 

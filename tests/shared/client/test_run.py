@@ -394,8 +394,13 @@ def test_ctrl_c_before_there_is_an_answer_leaves_no_traceback(edge: ScriptedEdge
 
 
 def test_a_reader_that_leaves_ends_the_run(edge: ScriptedEdge) -> None:
-    pieces = [text("word " * 200) for _ in range(2000)]
-    edge.on("POST", "/api/v1/runs", run_events(STARTED, *pieces, run_id=RUN_A))
+    gone = threading.Event()
+
+    def wait_until_gone() -> None:
+        gone.wait(20)
+
+    pieces = [text("word " * 200) for _ in range(300)]  # more than a pipe holds
+    edge.on("POST", "/api/v1/runs", run_events(STARTED, *pieces, wait_until_gone, *pieces, run_id=RUN_A))
     program = Program(edge, "run", *ECHO, "x")
     assert program.process.stdout is not None
 
@@ -407,4 +412,5 @@ def test_a_reader_that_leaves_ends_the_run(edge: ScriptedEdge) -> None:
 
     assert program.process.wait(20) == ExitCode.FAILED
     assert err == b""
+    gone.set()
     assert edge.left.wait(5)
