@@ -155,12 +155,14 @@ class HttpProblem:
 
     def openai_body(self) -> bytes:
         """Returns the error as OpenAI's API has it."""
+        # What we call adapter and target came in as the model.
+        param = "model" if self.openai_code == "model_not_found" else self.param
         return orjson.dumps(
             {
                 "error": {
                     "message": self.message,
                     "type": self.type,
-                    "param": self.param,
+                    "param": param,
                     "code": self.openai_code,
                 }
             }

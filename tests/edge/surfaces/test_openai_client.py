@@ -268,6 +268,18 @@ async def test_unknown_model(pair: Pair) -> None:
     }
 
 
+async def test_unknown_target_is_an_unknown_model(pair: Pair) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        await pair.client.chat.completions.create(model="mock/ecko", messages=HI)
+
+    assert caught.value.body == {
+        "message": "unknown target 'ecko': did you mean 'echo'?",
+        "type": "invalid_request_error",
+        "param": "model",
+        "code": "model_not_found",
+    }
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_engines_refusal_keeps_its_status_and_sentence(pair: Pair, stream: bool) -> None:
     def play(node: FakeNode, run: RunRequest) -> None:
