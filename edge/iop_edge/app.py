@@ -78,6 +78,7 @@ class EdgeApp:
         self._http: HttpServer | None = None
         self._http_app: HttpApp | None = None
         self._has_run_file = False
+        self._is_started = False
 
     @property
     def service(self) -> EdgeService:
@@ -155,13 +156,14 @@ class EdgeApp:
         addresses = EdgeAddresses(link_address, http_address)
         self._write_run_file(addresses)
         detail = {"link": str(link_address), "http": str(http_address)}
+        self._is_started = True
         service.bus.publish("edge_started", detail=detail)
         _log.info("edge_started", version=__version__, folder=str(self._folder), **detail)
         return addresses
 
     async def stop(self, reason: str, *, grace_s: float = STOP_GRACE_S) -> None:
         """Stops everything, in order. Safe to call twice, and after a `start` that failed."""
-        if self._service is not None:
+        if self._service is not None and self._is_started:
             self._service.begin_stop(reason)
         if self._door is not None:
             await self._door.stop_accepting()
