@@ -216,6 +216,13 @@ class Node:
         live = self._take(request, decision)
         self._tasks.spawn(self._run(live), name=f"run {request.run_id}")
 
+    def wants_input(self, request: RunRequest) -> bool:
+        """See NodeHandler."""
+        key = (request.run_id, request.attempt)
+        if key in self._live or self._admission.has_ended(key):
+            return False
+        return not isinstance(self._admission.decide(request, self._roster, len(self._live)), Refusal)
+
     def on_cancel(self, run_id: RunId, reason: str) -> None:
         """See NodeHandler."""
         attempts = [live for live in self._live.values() if live.key[0] == run_id]

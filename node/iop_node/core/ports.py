@@ -192,6 +192,9 @@ class NodeHandler(Protocol):
     def on_run_request(self, request: RunRequest) -> None:
         """Admit or refuse; the answer goes through EdgePort. A repeated request is answered again, not rerun."""
 
+    def wants_input(self, request: RunRequest) -> bool:
+        """Whether the rest of a large input is worth waiting for: `on_run_request` would start this run now."""
+
     def on_cancel(self, run_id: RunId, reason: str) -> None:
         """Cancel. Idempotent; may come before the request, which is then refused with code `cancelled`."""
 

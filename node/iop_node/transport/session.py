@@ -164,6 +164,11 @@ class Session:
             self._node.on_ack(run.run_id, run.attempt, run.seq)
 
     def _on_submission(self, submission: RunSubmission) -> None:
+        request = submission.request
+        if submission.input_bytes > len(request.input) and not self._node.wants_input(request):
+            # Refused (or answered again) at once, instead of after megabytes; the parts are dropped as they come.
+            self._node.on_run_request(request)
+            return
         self._take_input(self._inputs.begin(submission, self._clock.monotonic()))
 
     def _on_part(self, part: RunInputPart) -> None:
