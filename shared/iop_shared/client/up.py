@@ -1,5 +1,6 @@
 """`iop up`: an edge and a node on this machine, with the engines that already run here."""
 
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ import typer
 
 from iop_shared.client import local_daemons as daemons
 from iop_shared.client import render
-from iop_shared.client.address import DEFAULT_URL, RunFile, edge_folder, read_run_file
+from iop_shared.client.address import DEFAULT_URL, RunFile, edge_folder, is_loopback, read_run_file
 from iop_shared.client.api import EdgeApi
 from iop_shared.client.chat import choose_model
 from iop_shared.client.children import Child, StopRequest, stop_in_order
@@ -93,8 +94,7 @@ def _up(home: Path, port: int | None, link_port: int | None, stop: StopRequest) 
             children.append(daemons.start_edge(edge, environment=listening.edge_environment))
             run_file = daemons.wait_edge_ready(children[0], edge, stop)
             node_id = _make_node(edge, node, run_file.link)
-            # The link's port may have been chosen by the system.
-            environment = {**listening.node_environment, "IOP_NODE__EDGES": f'["{run_file.link}"]'}
+            environment = listening.node_environment | edges_environment(node / "node.toml", run_file.link)
             children.append(daemons.start_node(node, name=node_id, environment=environment))
             with EdgeApi(f"http://{run_file.http}") as api:
                 daemons.wait_node_connected(children[1], api, node_id, stop)
@@ -188,6 +188,18 @@ def read_node_id(path: Path) -> str:
             f"{path}: there is no node_id", exit_code=ExitCode.USAGE, hint="try: iop-node config check"
         )
     return node_id
+
+
+def edges_environment(node_file: Path, link: str) -> dict[str, str]:
+    """Returns what makes a node dial the edge at `link` where its file names another port of this machine.
+
+    Edges on other machines that the file names stay.
+    """
+    edges = _read_toml(node_file).get("edges", [])
+    if not isinstance(edges, list) or link in edges:
+        return {}  # nothing to do, or for the node itself to say what is wrong with it
+    others = [str(edge) for edge in edges if not is_loopback(f"//{edge}")]
+    return {"IOP_NODE__EDGES": json.dumps([link, *others])}
 
 
 def curl_line(url: str, model: str) -> str:

@@ -21,7 +21,15 @@ from iop_shared.client.__main__ import run_command
 from iop_shared.client.address import is_alive
 from iop_shared.client.engines import USUAL_PORTS
 from iop_shared.client.exit_codes import CommandFailed, ExitCode
-from iop_shared.client.up import check_port_free, curl_line, node_name, plan_listening, python_line, read_node_id
+from iop_shared.client.up import (
+    check_port_free,
+    curl_line,
+    edges_environment,
+    node_name,
+    plan_listening,
+    python_line,
+    read_node_id,
+)
 from iop_shared.http_listen import ListenAddress
 
 
@@ -89,6 +97,23 @@ def test_a_node_file_without_a_name(tmp_path: Path) -> None:
         read_node_id(tmp_path / "node.toml")
 
     assert str(failure.value) == f"{tmp_path / 'node.toml'}: there is no node_id"
+
+
+@pytest.mark.parametrize(
+    ("edges", "told"),
+    [
+        ('["127.0.0.1:7443"]', {}),
+        ('["10.8.0.1:7443", "127.0.0.1:7443"]', {}),
+        ('["127.0.0.1:1", "10.8.0.1:7443"]', {"IOP_NODE__EDGES": '["127.0.0.1:7443", "10.8.0.1:7443"]'}),
+        ('"no list"', {}),
+    ],
+)
+def test_a_node_is_told_of_the_edge_only_where_its_file_does_not_name_it(
+    tmp_path: Path, edges: str, told: dict[str, str]
+) -> None:
+    (tmp_path / "node.toml").write_text(f"edges = {edges}\n")
+
+    assert edges_environment(tmp_path / "node.toml", "127.0.0.1:7443") == told
 
 
 def test_lines_to_copy_are_what_a_shell_and_python_take() -> None:
