@@ -29,6 +29,7 @@ from iop_shared.link.messages import (
     RunVerdicts,
     Welcome,
 )
+from iop_shared.link.peer_text import MAX_WORD_CHARS, is_word, safe_sentence
 
 _S: Final = LinkState
 _BOOT_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -140,11 +141,15 @@ def _find_hello_problem(hello: Hello) -> str | None:
     try:
         check_name("node", hello.node_id)
     except InvalidName as error:
-        return f"Hello: {error}"
+        return safe_sentence(f"Hello: {error}")
     if _BOOT_ID.fullmatch(hello.boot_id) is None:
         return f"Hello: boot_id has {len(hello.boot_id)} characters, expected 32 hex digits"
     if len(hello.node_nonce) != auth.NONCE_BYTES:
         return f"Hello: node_nonce has {len(hello.node_nonce)} bytes, expected {auth.NONCE_BYTES}"
+    if not is_word(hello.software_version):
+        return f"Hello: software_version is not printable or longer than {MAX_WORD_CHARS} characters"
+    if not all(is_word(word) for label in hello.labels.items() for word in label):
+        return f"Hello: a label's name or value is not printable or longer than {MAX_WORD_CHARS} characters"
     if not hello.token_id:
         return None
     if not auth.is_token_id(hello.token_id):

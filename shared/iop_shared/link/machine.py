@@ -43,6 +43,7 @@ from iop_shared.link.messages import (
     UnknownMessage,
     UnreadableRun,
 )
+from iop_shared.link.peer_text import safe_code, safe_sentence
 
 
 class LinkState(StrEnum):
@@ -236,9 +237,10 @@ class LinkMachine:
         return [self._heartbeat(now, echo_ms=heartbeat.sent_ms)]
 
     def _on_goodbye(self, goodbye: Goodbye, now: float) -> list[Effect]:
-        said = f": {goodbye.message}" if goodbye.message else ""
-        message = f"{self._peer}: the {self.peer_word} ended the link ({goodbye.reason}){said}"
-        return self._end(now, goodbye.reason or "goodbye", message, EndedBy.PEER, None)
+        code = safe_code(goodbye.reason, "goodbye")
+        said = f": {safe_sentence(goodbye.message)}" if goodbye.message else ""
+        message = f"{self._peer}: the {self.peer_word} ended the link ({code}){said}"
+        return self._end(now, code, message, EndedBy.PEER, None)
 
     def _on_go_away(self, go_away: GoAway, now: float) -> list[Effect]:
         self._reconnect_in_s = go_away.reconnect_in_s

@@ -36,6 +36,7 @@ from iop_shared.link.messages import (
     UnreadableRun,
     Welcome,
 )
+from iop_shared.link.peer_text import MAX_WORD_CHARS, safe_code, safe_sentence
 
 _S: Final = LinkState
 RECEIVES: Final[Table] = {
@@ -123,7 +124,8 @@ class NodeSide(LinkMachine):
         self.protocol = min(ours[1], theirs[1])
         if self.protocol < max(ours[0], theirs[0]):
             # The edge would refuse this with the same words; one round trip less, and no proof goes out.
-            gap = rejects.describe_version_gap(theirs, ours, challenge.software_version)
+            version = safe_sentence(challenge.software_version, MAX_WORD_CHARS)
+            gap = rejects.describe_version_gap(theirs, ours, version)
             return self._end(
                 now,
                 "protocol_version",
@@ -168,8 +170,9 @@ class NodeSide(LinkMachine):
         return [AllowFrames(size, size), ReportOpenRuns(welcome)]
 
     def _on_reject(self, reject: Reject, now: float) -> list[Effect]:
-        message = f"{self._peer}: the edge refused this node ({reject.code}): {reject.message}"
-        return self._end(now, reject.code, message, EndedBy.PEER, None, reject_class=reject.reject_class)
+        code = safe_code(reject.code, "rejected")
+        message = f"{self._peer}: the edge refused this node ({code}): {safe_sentence(reject.message)}"
+        return self._end(now, code, message, EndedBy.PEER, None, reject_class=reject.reject_class)
 
     def _on_verdicts(self, verdicts: RunVerdicts, now: float) -> list[Effect]:
         self._open(now)
@@ -181,7 +184,7 @@ class NodeSide(LinkMachine):
 
     def _on_unreadable_run(self, run: UnreadableRun, now: float) -> list[Effect]:
         message = (
-            f"operation {run.operation!r} is not known to this node "
+            f"operation {safe_sentence(run.operation, MAX_WORD_CHARS)!r} is not known to this node "
             f"(iop-platform {self._identity.software_version}); update the node"
         )
         return [self._send(RunRefused(run.run_id, run.attempt, "operation_unsupported", message), now)]

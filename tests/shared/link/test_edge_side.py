@@ -168,8 +168,16 @@ def test_newer_node_that_still_speaks_our_protocol_is_admitted_with_it() -> None
         (make_hello(node_nonce=b"1"), "Hello: node_nonce has 1 bytes, expected 32"),
         (make_hello(token_id=TokenId("nope")), "Hello: token_id has 4 characters, expected 12 of a-z 0-9"),
         (make_hello(proof=b""), "Hello: proof has 0 bytes, expected 32"),
+        (
+            make_hello(software_version="1\n2"),
+            "Hello: software_version is not printable or longer than 64 characters",
+        ),
+        (
+            make_hello(labels={"site": "x" * 65}),
+            "Hello: a label's name or value is not printable or longer than 64 characters",
+        ),
     ],
-    ids=["node_id", "boot_id", "node_nonce", "token_id", "proof"],
+    ids=["node_id", "boot_id", "node_nonce", "token_id", "proof", "version", "label"],
 )
 def test_malformed_hello(play: Playbook, hello: Hello, sentence: str) -> None:
     play.given_started()
