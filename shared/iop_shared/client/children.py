@@ -5,21 +5,23 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final, Self
 
-STOP_GRACE_S: Final = 10.0
-"""From TERM to KILL. An edge and a node finish open runs' bookkeeping well within it; chosen, change freely."""
+DRAIN_S: Final = 5.0
+"""How long after TERM open runs may still end by themselves. Chosen; change freely."""
+HARD_STOP_S: Final = 5.0
+"""How long after a second TERM, which ends runs at once, a daemon has for its records. Then it is killed."""
 _POLL_S: Final = 0.05
 
 
 class StopRequest:
     """The wish to stop, from Ctrl-C, TERM or a closed terminal. Use as a context manager in the main thread.
 
-    Inside it no signal interrupts a step half way; the code asks `is_set` or waits. A second signal sets
-    `is_urgent`: stop without waiting for anybody.
+    Inside it no signal interrupts a step half way; the code asks `is_set` or waits. `count`: a second signal
+    means not to wait for runs, a third not to wait for anything.
     """
 
     _SIGNALS: Final = tuple(
@@ -27,8 +29,7 @@ class StopRequest:
     )
 
     def __init__(self) -> None:
-        self.signal: int | None = None
-        self.is_urgent = False
+        self.count = 0
         self._event = threading.Event()
         self._before: dict[int, signal.Handlers | int | object] = {}
 
@@ -43,19 +44,16 @@ class StopRequest:
 
     @property
     def is_set(self) -> bool:
-        """Whether a signal came."""
-        return self._event.is_set()
+        """Whether a signal has come."""
+        return self.count > 0
 
     def wait(self, timeout_s: float) -> bool:
         """Waits at most `timeout_s`; returns whether a signal has come."""
         return self._event.wait(timeout_s)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._event.is_set():
-            self.is_urgent = True
-        else:
-            self.signal = number
-            self._event.set()
+        self.count += 1
+        self._event.set()
 
 
 class Child:
@@ -147,19 +145,33 @@ class Child:
 
 
 def stop_in_order(
-    children: Iterable[Child], *, grace_s: float = STOP_GRACE_S, stop: StopRequest | None = None
+    children: Iterable[Child],
+    *,
+    drain_s: float = DRAIN_S,
+    hard_stop_s: float = HARD_STOP_S,
+    stop: StopRequest | None = None,
 ) -> list[str]:
-    """Stops `children` one after the other, first to last: TERM, up to `grace_s` in all, then KILL of the group.
+    """Stops `children` one after the other, first to last, each within `drain_s + hard_stop_s`.
 
-    Returns the names of those that had to be killed. An urgent `stop` ends the waiting at once.
+    TERM; TERM again when `drain_s` is over or a second signal comes; KILL of the group when `hard_stop_s` is
+    over too or a third comes. Returns the names of those that had to be killed.
     """
     killed = []
-    deadline = time.monotonic() + grace_s
     for child in children:
         child.ask_to_stop()
-        while child.is_running and time.monotonic() < deadline and not (stop and stop.is_urgent):
-            time.sleep(_POLL_S)
-        if child.is_running:
-            killed.append(child.name)
+        if not _wait_end(child, drain_s, lambda: stop is not None and stop.count >= 2):
+            child.ask_to_stop()
+            if not _wait_end(child, hard_stop_s, lambda: stop is not None and stop.count >= 3):
+                killed.append(child.name)
         child.kill()
     return killed
+
+
+def _wait_end(child: Child, timeout_s: float, is_hurried: Callable[[], bool]) -> bool:
+    """Waits until the program has ended; returns False if it had not in time."""
+    deadline = time.monotonic() + timeout_s
+    while child.is_running:
+        if time.monotonic() > deadline or is_hurried():
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -20,7 +20,7 @@ from iop_shared.client import render
 from iop_shared.client.address import DEFAULT_URL, RunFile, edge_folder, is_loopback, read_run_file
 from iop_shared.client.api import EdgeApi
 from iop_shared.client.chat import choose_model
-from iop_shared.client.children import Child, StopRequest, stop_in_order
+from iop_shared.client.children import DRAIN_S, Child, StopRequest, stop_in_order
 from iop_shared.client.edge_file import GeneratedAdapter, parse_edge_file, plan_adapters, render_edge_file
 from iop_shared.client.engines import USUAL_PORTS, Engine, find_engines
 from iop_shared.client.exit_codes import CommandFailed, ExitCode
@@ -103,7 +103,7 @@ def _up(home: Path, port: int | None, link_port: int | None, stop: StopRequest) 
         while not stop.wait(_WATCH_S):
             for child in children:
                 daemons.check_alive(child)
-        console.print("stopping")
+        console.print(f"stopping; runs under way get {DRAIN_S:g} s, Ctrl-C again ends them at once")
     finally:
         # The node first: its runs end and are told to the edge, which writes them down.
         killed = stop_in_order(reversed(children), stop=stop)

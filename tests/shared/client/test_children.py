@@ -14,6 +14,14 @@ from iop_shared.client.address import is_alive
 from iop_shared.client.children import Child, StopRequest, stop_in_order
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+DRAINING = """
+import signal, sys, time
+def hard(*_): sys.exit(7)
+def soft(*_): signal.signal(signal.SIGTERM, hard)
+signal.signal(signal.SIGTERM, soft)
+print("up", flush=True)
+time.sleep(60)
+"""
 PARENT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -91,7 +99,7 @@ def test_those_that_end_on_term_are_not_killed(start: Start) -> None:
     for child in children:
         wait_log(child)
 
-    assert stop_in_order(children, grace_s=10) == []
+    assert stop_in_order(children) == []
     assert [child.exit_status() for child in children] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
@@ -99,8 +107,17 @@ def test_one_that_ignores_term_is_killed_at_the_deadline(start: Start) -> None:
     child = start(STUBBORN)
     wait_log(child)
 
-    assert stop_in_order([child], grace_s=0.1) == ["child 0"]
+    assert stop_in_order([child], drain_s=0.05, hard_stop_s=0.05) == ["child 0"]
     assert child.exit_status() == -signal.SIGKILL
+
+
+def test_one_that_waits_for_its_runs_is_told_again_and_each_has_its_own_time(start: Start) -> None:
+    children = [start(DRAINING), start(DRAINING)]
+    for child in children:
+        wait_log(child)
+
+    assert stop_in_order(children, drain_s=0.1, hard_stop_s=10) == []
+    assert [child.exit_status() for child in children] == [7, 7]
 
 
 def test_what_it_started_itself_is_gone_too(start: Start) -> None:
@@ -123,20 +140,23 @@ def test_stopping_what_has_ended_or_never_began_is_harmless(start: Start, tmp_pa
     assert stop_in_order([ended, Child("never", ["true"], log=tmp_path / "x")]) == []
 
 
-def test_a_second_signal_is_urgent(start: Start) -> None:
-    child = start(STUBBORN)
-    wait_log(child)
+def test_more_signals_mean_less_patience(start: Start) -> None:
+    children = [start(DRAINING), start(STUBBORN)]
+    for child in children:
+        wait_log(child)
     handler = signal.getsignal(signal.SIGINT)
 
     with StopRequest() as stop:
         assert not stop.is_set
         signal.raise_signal(signal.SIGINT)
         assert stop.wait(0)
-        assert (stop.signal, stop.is_urgent) == (signal.SIGINT, False)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert (stop.is_set, stop.count) == (True, 1)
         began = time.monotonic()
-        assert stop_in_order([child], grace_s=60, stop=stop) == ["child 0"]
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert stop_in_order(children[:1], drain_s=60, hard_stop_s=60, stop=stop) == []
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        assert stop_in_order(children[1:], drain_s=60, hard_stop_s=60, stop=stop) == ["child 1"]
 
-        assert stop.is_urgent
-        assert time.monotonic() - began < 10
+        assert stop.count == 3
+        assert time.monotonic() - began < 20
     assert signal.getsignal(signal.SIGINT) is handler
