@@ -92,7 +92,7 @@ async def test_every_reason_is_told_and_nothing_changes() -> None:
         "adapter 'Bad Name' is not a valid name: use 1 to 63 of a-z 0-9 . _ - and begin and end with a letter or "
         "digit",
         "adapter 'c': unknown adapter type 'plaid': did you mean 'played' or 'cli'?",
-        "adapter 'd': max_concurrent is 0; use 1 to 10000",
+        "adapter 'd': max_concurrent is 0; use 1 to 65536",
         "adapter 'd' is given twice",
         "adapter 'd': base_url 'http://10.0.0.1:80' is not allowed on this node (allow.base_urls in its own file: "
         "http://127.0.0.1:*)",
