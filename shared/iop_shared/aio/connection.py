@@ -175,7 +175,7 @@ class LinkConnection(asyncio.Protocol):
 
     def probe(self) -> None:
         """Asks for a sign of life; a live peer answers at once, so look at `heard_at` afterwards."""
-        self._run(self._machine.probe(self._loop.time()))
+        self._step(self._machine.probe)
 
     def close(self, code: str, message: str = "") -> None:
         """Ends the link: queued data and a Goodbye go out; aborts after `close_timeout_s`. Safe to call twice."""
@@ -286,10 +286,19 @@ class LinkConnection(asyncio.Protocol):
         """Performs `effects`; returns whether there were any. A handler that raises ends the link."""
         try:
             self._perform(effects)
+            self._set_timer(self._machine.next_deadline())
         except Exception as error:
             self._fail(error)
-        self._set_timer(self._machine.next_deadline())
         return bool(effects)
+
+    def _step(self, step: Callable[[float], list[Effect]]) -> None:
+        """Performs a step of the machine that may ask the handler for its unsettled cancels."""
+        try:
+            effects = step(self._loop.time())
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._run(effects)
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -448,7 +457,7 @@ class LinkConnection(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._run(self._machine.on_tick(self._loop.time()))
+        self._step(self._machine.on_tick)
 
 
 _PERFORM: Final[dict[type, Callable[[LinkConnection, Any], None]]] = {

@@ -29,7 +29,7 @@ from iop_shared.link.messages import (
     RunVerdicts,
     Welcome,
 )
-from iop_shared.link.peer_text import MAX_WORD_CHARS, is_word, safe_sentence
+from iop_shared.link.peer_text import MAX_LABEL_CHARS, MAX_WORD_CHARS, is_word, safe_sentence
 
 _S: Final = LinkState
 _BOOT_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -148,8 +148,8 @@ def _find_hello_problem(hello: Hello) -> str | None:
         return f"Hello: node_nonce has {len(hello.node_nonce)} bytes, expected {auth.NONCE_BYTES}"
     if not is_word(hello.software_version):
         return f"Hello: software_version is not printable or longer than {MAX_WORD_CHARS} characters"
-    if not all(is_word(word) for label in hello.labels.items() for word in label):
-        return f"Hello: a label's name or value is not printable or longer than {MAX_WORD_CHARS} characters"
+    if not all(is_word(word, MAX_LABEL_CHARS) for label in hello.labels.items() for word in label):
+        return f"Hello: a label's name or value is not printable or longer than {MAX_LABEL_CHARS} characters"
     if not hello.token_id:
         return None
     if not auth.is_token_id(hello.token_id):

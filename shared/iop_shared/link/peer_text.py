@@ -6,6 +6,7 @@ from typing import Final
 MAX_SENTENCE_CHARS: Final = 500
 """Chosen: twice our longest own sentence."""
 MAX_WORD_CHARS: Final = 64
+MAX_LABEL_CHARS: Final = 128
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -21,6 +22,6 @@ def safe_code(text: str, otherwise: str) -> str:
     return text if _CODE.fullmatch(text) is not None else otherwise
 
 
-def is_word(text: str) -> bool:
-    """Whether `text` is short and printable, as versions and labels are."""
-    return len(text) <= MAX_WORD_CHARS and text.isprintable()
+def is_word(text: str, limit: int = MAX_WORD_CHARS) -> bool:
+    """Whether `text` is printable and has at most `limit` characters, as versions and labels have."""
+    return len(text) <= limit and text.isprintable()

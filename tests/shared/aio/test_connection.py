@@ -504,6 +504,23 @@ async def test_bug_in_on_closed_still_closes_the_transport(
     assert [str(f["exception"]) for f in failures] == ["bug"]
 
 
+async def test_bug_in_what_heartbeats_repeat_ends_the_link(
+    edge: FakeEdge, node: FakeNode, failures: list[dict[str, object]]
+) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    await node.connect()
+    session = await edge.wait_session()
+
+    def fail() -> tuple[RunId, ...]:
+        raise RuntimeError("bug")
+
+    session.unsettled_cancels = fail  # type: ignore[method-assign]
+    session.link.probe()
+
+    assert (await session.wait_closed()).code == "internal"
+    assert [str(f["exception"]) for f in failures] == ["bug"]
+
+
 async def test_command_to_a_node_whose_link_ended_is_not_sent(edge: FakeEdge, node: FakeNode) -> None:
     await node.connect()
     session = await edge.wait_session()

@@ -173,8 +173,8 @@ def test_newer_node_that_still_speaks_our_protocol_is_admitted_with_it() -> None
             "Hello: software_version is not printable or longer than 64 characters",
         ),
         (
-            make_hello(labels={"site": "x" * 65}),
-            "Hello: a label's name or value is not printable or longer than 64 characters",
+            make_hello(labels={"site": "x" * 129}),
+            "Hello: a label's name or value is not printable or longer than 128 characters",
         ),
     ],
     ids=["node_id", "boot_id", "node_nonce", "token_id", "proof", "version", "label"],
