@@ -30,11 +30,16 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What to send. `wants_usage`: the client itself asked for the usage event of a stream."""
+    """What to send, and what to expect.
+
+    `wants_usage`: the client itself asked for the usage event of a stream. `choices`: how many answers the
+    stream has, as far as the request says.
+    """
 
     route: Route
     body: bytes = field(repr=False)
     wants_usage: bool = False
+    choices: int = 1
 
 
 _ROUTES: Final[Mapping[Operation, Route]] = {
@@ -70,7 +75,7 @@ def build_request(spec: ExecutionSpec, model: str) -> EngineRequest:
     body["stream"] = True
     body["stream_options"] = {**stream_options, "include_usage": True}
     wants_usage = spec.stream and stream_options.get("include_usage") is True
-    return EngineRequest(route, dump_json(body), wants_usage)
+    return EngineRequest(route, dump_json(body), wants_usage, _count_choices(route, body))
 
 
 def operation_unsupported(adapter: AdapterName, operation: Operation) -> RunFailed:
@@ -86,6 +91,16 @@ def operation_unsupported(adapter: AdapterName, operation: Operation) -> RunFail
 def bad_input(message: str) -> RunFailed:
     """Returns the failure of a run whose input cannot be sent to any engine."""
     return RunFailed(message, code="bad_input", layer=Layer.TARGET)
+
+
+def _count_choices(route: Route, body: Mapping[str, Any]) -> int:
+    count = body.get("n")
+    choices = count if type(count) is int and count > 0 else 1
+    prompts = body.get("prompt")
+    # A list of numbers is one prompt, in tokens.
+    if route is Route.COMPLETION and isinstance(prompts, list) and prompts and type(prompts[0]) is not int:
+        choices *= len(prompts)
+    return choices
 
 
 def _is_json(content_type: str) -> bool:

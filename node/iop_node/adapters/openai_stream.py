@@ -29,8 +29,9 @@ Choices = list[dict[str, Any]]
 class CompletionStream(ABC):
     """What every rendering shares. Give `take` the events of each read, look at `failure`, and `end` it once."""
 
-    def __init__(self, engine: EngineAt) -> None:
+    def __init__(self, engine: EngineAt, *, choices: int = 1) -> None:
         self._engine = engine
+        self._choices_asked = choices
         self.failure: RunFailed | None = None
         self._usage: Usage | None = None
         self._told_usage: Usage | None = None
@@ -102,7 +103,8 @@ class CompletionStream(ABC):
             if reason in _BROKEN_OFF:
                 event = {"error": {"message": f"choice {index} ended with finish_reason {reason!r}"}}
                 raise self._error(event, b"")
-        if self._finish_reasons and not self._unfinished:
+        enough = 1 if done else self._choices_asked  # one that never began can be missed without [DONE] only
+        if not self._unfinished and len(self._finish_reasons) >= enough:
             return self._ending()
         if self._events == 0 and done:
             raise bad_response(self._engine, "sent [DONE] and nothing else")
@@ -114,7 +116,7 @@ class CompletionStream(ABC):
         elif cut:
             what = f"broke the connection after {self._events} events, in the middle of its answer"
         else:
-            what = f"ended its stream after {self._events} events without [DONE] or a finish_reason"
+            what = f"ended its stream after {self._events} events without [DONE] and a finish_reason"
         raise stream_truncated(self._engine, what, has_output=self.has_output)
 
     def untold_usage(self) -> list[Body]:
@@ -164,8 +166,8 @@ class EngineJsonStream(CompletionStream):
     stands in it: llama.cpp moves `timings` there).
     """
 
-    def __init__(self, engine: EngineAt, requested_model: str, *, wants_usage: bool) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: EngineAt, requested_model: str, *, wants_usage: bool, choices: int = 1) -> None:
+        super().__init__(engine, choices=choices)
         self._model = ModelName(requested_model)
         self._wants_usage = wants_usage
         self._chunks: list[bytes] = []
@@ -195,8 +197,8 @@ class EngineJsonStream(CompletionStream):
 class TypedStream(CompletionStream):
     """Takes events apart into Text, Reasoning, ToolCall and Logprobs. Neighbouring texts of a read are joined."""
 
-    def __init__(self, engine: EngineAt) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: EngineAt, *, choices: int = 1) -> None:
+        super().__init__(engine, choices=choices)
         self._bodies: list[Body] = []
         self._run_of: type[Text] | type[Reasoning] = Text
         self._run_index = 0
@@ -219,7 +221,7 @@ class TypedStream(CompletionStream):
                 for key in REASONING_KEYS:
                     if delta.get(key):
                         self._add_text(Reasoning, index, delta[key])
-                        break  # vLLM once sent both spellings of the same piece
+                        break  # an engine that renames the field sends both for a while
                 self._add_text(Text, index, delta.get("content"))
                 self._add_text(Text, index, delta.get("refusal"))
                 for call in delta.get("tool_calls") or ():

@@ -26,8 +26,8 @@ _NAMES: Final = frozenset({"role", "type", "id", "name", "object", "model", "fin
 class WholeStream(CompletionStream):
     """Joins a stream into one EngineJson(whole=True), given when the stream has ended well."""
 
-    def __init__(self, engine: EngineAt, requested_model: str, *, max_bytes: int = 0) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: EngineAt, requested_model: str, *, max_bytes: int = 0, choices: int = 1) -> None:
+        super().__init__(engine, choices=choices)
         self._requested_model = requested_model
         self._max_bytes = max_bytes or MAX_WHOLE_BYTES
         self._bytes = 0

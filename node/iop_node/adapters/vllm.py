@@ -116,13 +116,7 @@ class VllmAdapter:
             return await _relay_embeddings(spec, engine, answer, sink)
         if answer.media_type not in _STREAM_TYPES:
             await _explain_no_stream(engine, answer)
-        stream: CompletionStream
-        if not spec.engine_json:
-            stream = TypedStream(engine)
-        elif spec.stream:
-            stream = EngineJsonStream(engine, spec.requested_model, wants_usage=request.wants_usage)
-        else:
-            stream = WholeStream(engine, spec.requested_model, max_bytes=spec.limits.max_output_bytes)
+        stream = _rendering(spec, request, engine)
         try:
             await _relay_stream(engine, stream, answer, sink, watch)
         finally:
@@ -148,6 +142,15 @@ class VllmAdapter:
         if not flavour and answer is not None and answer.headers.get("server", "").startswith("llama.cpp"):
             flavour = "llama.cpp"
         return EngineAt(self._name, self._settings.base_url, flavour or "engine")
+
+
+def _rendering(spec: ExecutionSpec, request: EngineRequest, engine: EngineAt) -> CompletionStream:
+    model, choices = spec.requested_model, request.choices
+    if not spec.engine_json:
+        return TypedStream(engine, choices=choices)
+    if spec.stream:
+        return EngineJsonStream(engine, model, wants_usage=request.wants_usage, choices=choices)
+    return WholeStream(engine, model, max_bytes=spec.limits.max_output_bytes, choices=choices)
 
 
 async def _relay_stream(

@@ -198,6 +198,20 @@ def test_half_a_surrogate_pair_goes_on_as_it_came() -> None:
     assert b"\\ud83d" in request.body
 
 
+@pytest.mark.parametrize(
+    ("operation", "input_", "choices"),
+    [
+        (Operation.CHAT, {**CHAT, "n": 3}, 3),
+        (Operation.CHAT, {**CHAT, "n": "many"}, 1),
+        (Operation.COMPLETION, {"prompt": ["a", "b"], "n": 2}, 4),
+        (Operation.COMPLETION, {"prompt": [1, 2, 3]}, 1),
+        (Operation.COMPLETION, {"prompt": [[1, 2], [3]]}, 2),
+    ],
+)
+def test_how_many_choices_to_expect(operation: Operation, input_: Any, choices: int) -> None:
+    assert build(input_, operation)[0].choices == choices
+
+
 def test_the_prompt_is_in_no_repr() -> None:
     request, _ = build(CHAT)
 

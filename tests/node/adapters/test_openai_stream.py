@@ -180,8 +180,8 @@ def test_a_stream_that_just_stops_is_truncated(name: str) -> None:
     assert failure is not None
     assert (failure.code, failure.layer, failure.may_retry) == ("engine_stream_truncated", Layer.SERVING, False)
     assert str(failure) == (
-        "vLLM 0.32.0 at http://127.0.0.1:8000 ended its stream after 13 events without [DONE] or a finish_reason; "
-        "the answer is incomplete, look into the engine's log"
+        "vLLM 0.32.0 at http://127.0.0.1:8000 ended its stream after 13 events without [DONE] and a finish_reason"
+        "; the answer is incomplete, look into the engine's log"
     )
 
 
@@ -268,6 +268,17 @@ def test_choices_are_kept_apart_and_each_must_finish() -> None:
     take(stream, delta({}, "length"))
     assert stream.end(done=True, cut=False) == []
     assert stream.finish_reason == "length"
+
+
+@pytest.mark.parametrize(("done", "is_complete"), [(True, True), (False, False)])
+def test_a_choice_that_never_began_is_missed_unless_done_came(done: bool, is_complete: bool) -> None:
+    stream = TypedStream(ENGINE, choices=2)
+    take(stream, delta({"content": "a"}, "stop"))
+
+    if is_complete:
+        assert stream.end(done=done, cut=False) == []
+    else:
+        assert end_failure(stream, done=done).code == "engine_stream_truncated"
 
 
 def test_logprobs_stand_behind_the_text_that_they_belong_to() -> None:
@@ -441,7 +452,7 @@ def test_a_choice_that_the_engine_gave_up_is_a_failure(reason: str) -> None:
             False,
             False,
             "engine_stream_truncated",
-            "ended its stream after 2 events without [DONE] or a finish_reason",
+            "ended its stream after 2 events without [DONE] and a finish_reason",
         ),
         (
             2,
