@@ -14,6 +14,7 @@ import orjson
 
 from iop_shared.errors import Layer, RunFailed
 
+UNKNOWN_FLAVOUR: Final = "engine"
 MAX_QUOTED_CHARS: Final = 300
 """Of the engine's own message in ours. Chosen; change freely."""
 MAX_ENGINE_BODY_BYTES: Final = 64 * 1024
@@ -31,11 +32,11 @@ _TAG: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]{1,200}>", re.DOTALL 
 
 @dataclass(frozen=True, slots=True)
 class EngineAt:
-    """Who was asked, for sentences. `base_url` has no credentials in it; `flavour` is "engine" if not known."""
+    """Who was asked, for sentences. `base_url` has no credentials in it; `flavour` may have a version."""
 
     adapter: str
     base_url: str
-    flavour: str = "engine"
+    flavour: str = UNKNOWN_FLAVOUR
 
     def __str__(self) -> str:
         return f"{self.flavour} at {self.base_url}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from iop_node.adapters import openai_errors
 from iop_node.adapters.openai_client import TRANSPORT_ERRORS, EngineAnswer, EngineClient
-from iop_node.adapters.openai_errors import MAX_ENGINE_BODY_BYTES, EngineAt
+from iop_node.adapters.openai_errors import MAX_ENGINE_BODY_BYTES, UNKNOWN_FLAVOUR, EngineAt
 from iop_node.adapters.openai_json import ModelName, dump_json, parse_json, usage_of
 from iop_node.adapters.openai_request import OPERATIONS, EngineRequest, Route, build_request
 from iop_node.adapters.openai_silence import SilenceWatch
@@ -111,7 +111,8 @@ class VllmAdapter:
             raise openai_errors.bad_response(
                 engine, f"sent content encoding {encoding!r:.40}, which was not asked for"
             )
-        sink.set_engine(self._probe.engine or engine.flavour)
+        if engine.flavour != UNKNOWN_FLAVOUR:
+            sink.set_engine(engine.flavour)
         if request.route is Route.EMBEDDINGS:
             return await _relay_embeddings(spec, engine, answer, sink)
         if answer.media_type not in _STREAM_TYPES:
@@ -141,7 +142,7 @@ class VllmAdapter:
         flavour = self._probe.engine
         if not flavour and answer is not None and answer.headers.get("server", "").startswith("llama.cpp"):
             flavour = "llama.cpp"
-        return EngineAt(self._name, self._settings.base_url, flavour or "engine")
+        return EngineAt(self._name, self._settings.base_url, flavour or UNKNOWN_FLAVOUR)
 
 
 def _rendering(spec: ExecutionSpec, request: EngineRequest, engine: EngineAt) -> CompletionStream:

@@ -193,5 +193,5 @@ async def test_a_run_names_the_engine_that_the_probe_found(engine: Engine) -> No
     await adapter.execute(spec, after)
     await adapter.aclose()
 
-    assert (before.engine, after.engine) == ("engine", "vLLM 0.32.0")
+    assert (before.engine, after.engine) == ("", "vLLM 0.32.0")
     assert "/health" not in [request.path for request in engine.requests]
