@@ -38,7 +38,7 @@ from iop_shared.clock import Clock
 from iop_shared.errors import Busy, Layer, NoRoute, TooLarge, Unavailable, UnknownName
 from iop_shared.ids import NodeId, RunId, SessionId, new_run_id
 from iop_shared.link.messages import CancelRun
-from iop_shared.runs import RunState
+from iop_shared.runs import RunState, RunStep
 from iop_shared.runtime_events import RuntimeEvent
 
 MAX_SESSIONS: Final = 10_000
@@ -167,6 +167,11 @@ class Dispatcher:
             effect = todo.popleft()
             todo.extendleft(reversed(self._carry_out[type(effect)](effect)))
 
+    def fail_unsendable(self, run_id: RunId, error: TooLarge) -> None:
+        """Ends a run whose request, without its input, fits into no frame."""
+        if self.ledger.get(run_id) is not None:
+            self.apply(self.ledger.fail(run_id, "too_large", Layer.EDGE, str(error), retryable=False))
+
     def drain_queue(self) -> None:
         """Gives waiting runs to nodes, first come first served. Called when a node may be able to take more."""
         if self._draining_queue:
@@ -291,10 +296,7 @@ class Dispatcher:
         link = self._link(effect.link)
         if link is None:
             return ()  # it has just ended; `link_lost` follows and detaches the run
-        try:
-            link.send_run(effect.request)
-        except TooLarge as error:
-            return self.ledger.fail(effect.request.run_id, "too_large", Layer.EDGE, str(error), retryable=False)
+        link.send_run(effect.request)
         return ()
 
     def _on_send_cancel(self, effect: SendCancel) -> Sequence[Effect]:
@@ -314,6 +316,8 @@ class Dispatcher:
         if run is None:
             return ()
         self._sink.record(run.run_id, run.view)
+        if effect.step is RunStep.REROUTE:
+            self.kept.begin(run.run_id)  # numbers begin anew; who comes late sees this attempt alone
         detail: dict[str, Any] = {"attempt": run.attempt, "adapter": run.order.adapter, "target": run.order.target}
         if effect.state is RunState.CANCELLING:
             detail["reason"] = run.cancel_reason

@@ -14,7 +14,7 @@ A run that has produced nothing may go to another node (`MAX_REROUTES`); one tha
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from iop_edge.domain.effects import (
@@ -45,9 +45,7 @@ from iop_shared.runtime_events import (
     Gap,
     Interrupted,
     RuntimeEvent,
-    Started,
     Terminal,
-    Usage,
 )
 
 MAX_REROUTES: Final = 3
@@ -199,26 +197,12 @@ class Ledger:
     ) -> tuple[Effect, ...]:
         body = event.body
         if output_size is not None:
-            run.events += 1
-            run.output_bytes += output_size
-            if not run.has_output:
-                run.has_output = True
-                run.first_output_s = self._clock.monotonic()
-                # It will not be sent again: let go of what may be tens of megabytes.
-                run.order = replace(run.order, input=b"")
+            run.count_output(output_size, self._clock)
         elif isinstance(body, TERMINAL_TYPES):
-            ended = self._finish(
-                run, body, AckUpTo(run.link, run.run_id, run.attempt, event.seq) if run.link else None
-            )
+            ended = self._finish(run, body, AckUpTo(link, run.run_id, run.attempt, event.seq))
             return (event, ended) if gap is None else (gap, event, ended)
         else:
-            run.events += 1
-            if isinstance(body, Usage):
-                run.usage = body
-            elif isinstance(body, Started):
-                run.started_s = self._clock.monotonic()
-            elif isinstance(body, Gap):
-                run.has_gap = True
+            run.note(body, self._clock)
         return (event,) if gap is None else (gap, event)
 
     def accepted(self, link: LinkKey, run_id: RunId, attempt: int) -> Sequence[Effect]:
@@ -234,8 +218,7 @@ class Ledger:
         if run is None or run.link != link or run.attempt != refused.attempt or run.is_accepted:
             return NOTHING
         if run.state is RunState.CANCELLING:
-            took_ms = round((self._clock.monotonic() - run.cancel_asked_s) * 1000)
-            return self._end(run, Cancelled(run.cancel_reason, confirmed=True, took_ms=took_ms))
+            return self._end(run, run.cancelled(self._clock.monotonic(), confirmed=True))
         rule = REFUSAL_RULES.get(refused.code, UNKNOWN_RULE)
         refusal = Refusal(link.node_id, refused.code, refused.message)
         run.refusals = (*(r for r in run.refusals if r.node_id != link.node_id), refusal)
@@ -328,9 +311,7 @@ class Ledger:
     def _give_up(self, run: LiveRun, reason: str) -> Sequence[Effect]:
         """The node does not have the run any more, or has been away for too long."""
         if run.state is RunState.CANCELLING:
-            took_ms = round((self._clock.monotonic() - run.cancel_asked_s) * 1000)
-            closing = run.closing(self._clock.monotonic())
-            return self._end(run, Cancelled(run.cancel_reason, confirmed=False, took_ms=took_ms, closing=closing))
+            return self._end(run, run.cancelled(self._clock.monotonic(), confirmed=False))
         if run.may_restart and run.reroutes < MAX_REROUTES:
             run.reroutes += 1
             return self._reroute(run)
@@ -392,7 +373,7 @@ class Ledger:
         self._ended[run.run_id] = view
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
-        return RunEnded(view, ack, _mismatch(run, body) if ack is not None else "")
+        return RunEnded(view, ack, run.mismatch(body) if ack is not None else "")
 
     def _drop_stale(self, link: LinkKey, run: LiveRun | None, event: RuntimeEvent) -> Sequence[Effect]:
         self.counts.stale_events += 1
@@ -413,11 +394,3 @@ class Ledger:
             cancelling.pop(run.run_id, None)
             if not cancelling:
                 del self._cancelling[run.node_id]
-
-
-def _mismatch(run: LiveRun, body: Terminal) -> str:
-    """Returns a sentence where the node's count of output bytes and ours differ with no gap announced."""
-    said = body.closing.output_bytes
-    if run.has_gap or said == run.output_bytes:
-        return ""
-    return f"the node counted {said} output bytes, {run.output_bytes} arrived, and no gap was announced"

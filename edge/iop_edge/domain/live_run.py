@@ -1,18 +1,22 @@
 """LiveRun: what the edge knows of a run that has not ended. The ledger alone changes it. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from iop_edge.domain.effects import LinkKey
 from iop_edge.domain.views import Refusal, RunOrder, RunView
+from iop_shared.clock import Clock
 from iop_shared.errors import Layer
 from iop_shared.ids import NodeId, RunId
 from iop_shared.runs import Operation, RunRequest, RunState
 from iop_shared.runtime_events import (
+    Body,
     Cancelled,
     Closing,
     Failed,
+    Gap,
     Interrupted,
+    Started,
     Terminal,
     Timings,
     Usage,
@@ -105,6 +109,38 @@ class LiveRun:
             timings=Timings(total_s=now_s - self.created_s),
             usage=self.usage,
         )
+
+    def cancelled(self, now_s: float, *, confirmed: bool) -> Cancelled:
+        """Returns the end of a run that was asked to stop, where the edge itself writes it."""
+        took_ms = round((now_s - self.cancel_asked_s) * 1000)
+        return Cancelled(self.cancel_reason, confirmed, took_ms, self.closing(now_s))
+
+    def count_output(self, size: int, clock: Clock) -> None:
+        """Counts one event with `size` output bytes."""
+        self.events += 1
+        self.output_bytes += size
+        if not self.has_output:
+            self.has_output = True
+            self.first_output_s = clock.monotonic()
+            # It will not be sent again: let go of what may be tens of megabytes.
+            self.order = replace(self.order, input=b"")
+
+    def note(self, body: Body, clock: Clock) -> None:
+        """Counts one event without output and takes from it what the record shows."""
+        self.events += 1
+        if isinstance(body, Usage):
+            self.usage = body
+        elif isinstance(body, Started):
+            self.started_s = clock.monotonic()
+        elif isinstance(body, Gap):
+            self.has_gap = True
+
+    def mismatch(self, terminal: Terminal) -> str:
+        """Returns a sentence where the node's count of output bytes and ours differ with no gap announced."""
+        said = terminal.closing.output_bytes
+        if self.has_gap or said == self.output_bytes:
+            return ""
+        return f"the node counted {said} output bytes, {self.output_bytes} arrived, and no gap was announced"
 
     def view(self) -> RunView:
         """Returns the run as every surface shows it while it lives."""

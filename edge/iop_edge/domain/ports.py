@@ -28,7 +28,8 @@ class NodeLinkPort(Protocol):
         """Sends a message by its lane."""
 
     def send_run(self, request: RunRequest) -> None:
-        """Sends a run, a large input in parts."""
+        """Sends a run, a large input in parts, as the transport allows; `Dispatcher.fail_unsendable` is told if
+        it fits into no frame."""
 
     def ack(self, run_id: RunId, attempt: int, seq: int, payload_bytes: int) -> None:
         """Acknowledges up to `seq`; several are joined into one message within 100 ms."""

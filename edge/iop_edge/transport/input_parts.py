@@ -5,10 +5,12 @@ the live runs of the node: parts are slices of inputs that the ledger holds anyw
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from iop_shared.aio.connection import LinkConnection
+from iop_shared.errors import TooLarge
 from iop_shared.ids import RunId
 from iop_shared.link.messages import RunInputPart, RunSubmission
 from iop_shared.runs import RunRequest
@@ -19,46 +21,47 @@ PART_BYTES: Final = 256 * 1024
 
 @dataclass(slots=True)
 class _Rest:
+    """What is left to send of one run; `offset` 0: all of it, the request first."""
+
     request: RunRequest
     offset: int
 
 
 class InputParts:
-    """What one link has still to send of its runs' inputs."""
+    """What one link has still to send of its runs. `on_unsendable`: told of a run that fits into no frame."""
 
-    def __init__(self, connection: LinkConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: LinkConnection, on_unsendable: Callable[[RunId, TooLarge], None]) -> None:
+        self._connection, self._on_unsendable = connection, on_unsendable
         self._rests: deque[_Rest] = deque()
 
     def __len__(self) -> int:
         return len(self._rests)
 
     def send_run(self, request: RunRequest) -> None:
-        """Sends the request with the first part of its input; the rest follows as the transport allows.
-
-        Raises:
-            TooLarge: the request without its input exceeds a frame.
-        """
-        size = len(request.input)
-        if size <= PART_BYTES:
-            self._connection.send(RunSubmission(request, size))
-            return
-        first = replace(request, input=request.input[:PART_BYTES])
-        self._connection.send(RunSubmission(first, size))
-        self._rests.append(_Rest(request, PART_BYTES))
+        """Sends the request with the first part of its input; the rest follows as the transport allows."""
+        self._rests.append(_Rest(request, 0))
         self.pump()
 
     def pump(self) -> None:
-        """Sends parts until the transport is full or nothing is left. Call when data has resumed."""
+        """Sends until the transport is full or nothing is left. Call when data has resumed."""
         while self._rests and not self._connection.data_paused:
             rest = self._rests.popleft()
             request = rest.request
             data = request.input[rest.offset : rest.offset + PART_BYTES]
-            self._connection.send(RunInputPart(request.run_id, request.attempt, rest.offset, data))
+            if rest.offset == 0:
+                first = request if len(data) == len(request.input) else replace(request, input=data)
+                try:
+                    self._connection.send(RunSubmission(first, len(request.input)))
+                except TooLarge as error:
+                    self._on_unsendable(request.run_id, error)
+                    continue
+            else:
+                self._connection.send(RunInputPart(request.run_id, request.attempt, rest.offset, data))
             rest.offset += len(data)
             if rest.offset < len(request.input):
                 self._rests.append(rest)
 
     def drop(self, run_id: RunId) -> None:
-        """Stops sending the input of a run: it was cancelled."""
-        self._rests = deque(rest for rest in self._rests if rest.request.run_id != run_id)
+        """Stops sending a run: it was cancelled, refused, or has ended."""
+        if self._rests:
+            self._rests = deque(rest for rest in self._rests if rest.request.run_id != run_id)

@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from iop_edge.domain.effects import LinkKey
 from iop_edge.domain.registry import NO_CONFIG, Newcomer
@@ -25,10 +25,12 @@ from iop_shared.link.messages import (
     OpenRuns,
     Reject,
     RunAck,
+    RunRefused,
     Welcome,
 )
 from iop_shared.logs import get_logger
 from iop_shared.runs import RunRequest
+from iop_shared.runtime_events import RuntimeEvent
 
 if TYPE_CHECKING:
     from iop_edge.transport.listener import LinkDoor
@@ -53,7 +55,7 @@ class NodeLink:
         self._hello: Hello | None = None
         self._wanted = NO_CONFIG
         self._is_open = False
-        self._parts = InputParts(connection)
+        self._parts = InputParts(connection, door.service.runs.fail_unsendable)
         self._acks: dict[tuple[RunId, int], int] = {}
         self._acked_events = self._acked_bytes = 0
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -129,6 +131,10 @@ class NodeLink:
 
     def on_message(self, message: Message) -> None:
         """Hands a message to the service."""
+        if len(self._parts) and (
+            type(message) is RunRefused or (type(message) is RuntimeEvent and message.is_terminal)
+        ):
+            self._parts.drop(message.run_id)  # nobody will read the rest of its input
         self._door.service.links.on_message(self, message)
 
     def on_data_resumed(self) -> None:
@@ -170,11 +176,7 @@ class NodeLink:
         self._connection.send(message)
 
     def send_run(self, request: RunRequest) -> None:
-        """Sends a run, a large input in parts.
-
-        Raises:
-            TooLarge: the request without its input exceeds a frame.
-        """
+        """Sends a run, a large input in parts."""
         self._parts.send_run(request)
 
     def ack(self, run_id: RunId, attempt: int, seq: int, payload_bytes: int) -> None:
@@ -215,3 +217,7 @@ class NodeLink:
         self._acks.clear()
         self._acked_events = self._acked_bytes = 0
         self._connection.send(EventAck(runs))
+
+
+def _ends_run(message: Message) -> TypeGuard[RunRefused | RuntimeEvent]:
+    return type(message) is RunRefused or (type(message) is RuntimeEvent and message.is_terminal)

@@ -1,10 +1,11 @@
 """Nodes on real sockets: who comes in, who has a name, tokens, acks, large inputs, bad peers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.edge.conftest import ORDER, RunningEdge, read_all
-from tests.support.fake_node import FakeNode, echo
+from tests.support.fake_node import MOCK, FakeNode, echo
 from tests.support.inbox import wait_for
 
 from iop_edge.domain.views import EdgeEvent
@@ -12,7 +13,8 @@ from iop_shared.errors import LinkError, LinkRefused
 from iop_shared.ids import NodeId, RunId, new_boot_id
 from iop_shared.link.auth import new_token
 from iop_shared.link.messages import CancelRun, ConfigPush, EventAck, RejectClass, RunInputPart, RunSubmission
-from iop_shared.runtime_events import EngineJson, Started, Text
+from iop_shared.runs import RunRequest
+from iop_shared.runtime_events import EngineJson, Failed, Started, Succeeded, Text
 
 pytestmark = pytest.mark.both_loops
 
@@ -176,7 +178,7 @@ async def test_a_large_input_comes_in_parts_and_a_heartbeat_passes_it(edge: Runn
     node = await edge.connect()
     big = bytes(range(256)) * 4096 * 3 + b"end"
 
-    stream = edge.service.submit(type(ORDER)(ORDER.adapter, ORDER.target, ORDER.operation, big))
+    stream = edge.service.submit(replace(ORDER, input=big))
     request = await node.wait_run()
     node.start(stream.run_id)
     node.succeed(stream.run_id)
@@ -193,7 +195,7 @@ async def test_control_passes_a_large_input_that_the_node_is_slow_to_read(edge: 
     await node.wait_run()
     node.start(small.run_id)
     node.stop_reading()
-    large = edge.service.submit(type(ORDER)(ORDER.adapter, ORDER.target, ORDER.operation, bytes(24 << 20)))
+    large = edge.service.submit(replace(ORDER, input=bytes(24 << 20)))
     await asyncio.sleep(0.1)
 
     edge.service.cancel(small.run_id, "enough")
@@ -205,6 +207,37 @@ async def test_control_passes_a_large_input_that_the_node_is_slow_to_read(edge: 
     edge.service.cancel(large.run_id, "enough")
     await read_all(large)
     assert len(node.inbox.of(RunInputPart)) < 95, "the input of a cancelled run went on"
+
+
+async def test_a_request_that_fits_into_no_frame_fails_its_run_and_not_the_link(edge: RunningEdge) -> None:
+    node = await edge.connect(on_run=echo)
+
+    events = await read_all(edge.service.submit(replace(ORDER, options={"stop": "x" * (2 << 20)})))
+
+    assert isinstance(events[-1].body, Failed)
+    assert (events[-1].body.code, events[-1].body.layer) == ("too_large", "edge")
+    assert "max_frame_bytes" in events[-1].body.message
+    assert node.is_open
+    assert len(await read_all(edge.service.submit(ORDER))) == 5
+
+
+async def test_many_runs_wait_for_a_node_that_does_not_read_without_ending_the_link(edge: RunningEdge) -> None:
+    node = await edge.connect(adapters=(replace(MOCK, max_concurrent=200),))
+    node.stop_reading()
+    streams = [edge.service.submit(replace(ORDER, input=bytes(200 << 10))) for _ in range(200)]
+    await asyncio.sleep(0.1)
+
+    node.on_run = echo_nothing
+    node._link._transport.resume_reading()
+    for stream in streams:
+        assert isinstance((await read_all(stream))[-1].body, Succeeded)
+
+    assert edge.service.get_node(NodeId("gpu-1")).epoch == 1
+
+
+def echo_nothing(node: FakeNode, request: RunRequest) -> None:
+    node.start(request.run_id)
+    node.succeed(request.run_id)
 
 
 async def test_acks_are_joined_and_the_terminal_one_waits_for_the_record(edge: RunningEdge) -> None:
