@@ -175,7 +175,7 @@ class Dispatcher:
     def drain_queue(self) -> None:
         """Gives waiting runs to nodes, first come first served. Called when a node may be able to take more."""
         if self._draining_queue:
-            return  # a run that ended while we were at it: the loop below sees its place
+            return  # a run ended while we were at it: its place is given by the loop below, or by the next tick
         self._draining_queue = True
         try:
             hopeless: set[object] = set()

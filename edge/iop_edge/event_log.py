@@ -26,7 +26,7 @@ LEVELS: Final[Mapping[str, str]] = {
     "run_finished": "info",
 }
 # A node that said goodbye has not been lost.
-_QUIET_ENDS: Final = frozenset({"goodbye", "node_stopping", "stopping", "replaced", "edge_stopping"})
+_QUIET_ENDS: Final = frozenset({"node_stopping", "join_checked", "replaced", "edge_stopping"})
 
 
 def log_event(event: EdgeEvent) -> None:
