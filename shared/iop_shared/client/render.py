@@ -83,7 +83,7 @@ def duration(seconds: float | None) -> str:
     """Returns a length of time as people say it: `0.4 ms`, `38 ms`, `1.24 s`, `2 min 05 s`, `3 h 07 min`."""
     if seconds is None:
         return NOTHING
-    if seconds < 0.001:
+    if 0 < seconds < 0.001:
         return f"{seconds * 1000:.1f} ms"
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"

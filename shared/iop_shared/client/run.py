@@ -36,6 +36,14 @@ _NEXT_STEP_BY_LAYER: Final[Mapping[str, str]] = {
     "node": "`iop nodes` shows the node's state; its log has the rest",
     "edge": "`iop nodes` shows what is connected, `iop show RUN` why each candidate lost",
 }
+_MODELS_HINT: Final = "`iop models` lists what can be asked for"
+_NEXT_STEP_BY_CODE: Final[Mapping[str, str]] = {
+    "no_route": "`iop nodes` shows what is connected; trying again later can help",
+    "unknown_node": "`iop nodes` lists them",
+    "unknown_model": _MODELS_HINT,
+    "unknown_adapter": _MODELS_HINT,
+    "unknown_target": _MODELS_HINT,
+}
 
 
 def run(
@@ -241,18 +249,15 @@ def _cancel_after_interrupt(api: EdgeApi, run_id: str, last_seq: int, *, as_json
     if record.state == "cancelled" and record.cancel_took_ms is not None:
         how = "the engine confirmed it" if record.cancel_confirmed else "the engine did not confirm it"
         line += f" · stopped in {render.duration(record.cancel_took_ms / 1000)}, {how}"
+    elif not record.is_ended:
+        line += f" · not ended after {render.duration(CANCEL_WAIT_S)}; see: iop show {record.run_id}"
     console.print(line, style="yellow")
 
 
 def _refused_run(error: EdgeRefused) -> CommandFailed:
-    """A run that the edge did not take. No route and a full queue are failures of the run, not of the usage."""
-    hint = error.hint
-    if error.code == "no_route":
-        hint = "`iop nodes` shows what is connected; trying again later can help"
-    elif error.code.startswith("unknown_") or error.code == "model_not_found":
-        hint = "`iop models` lists what can be asked for"
-    refused = CommandFailed(str(error), exit_code=error.exit_code, hint=hint)
-    return refused
+    """Returns the same with what to do next: more than the API itself can know."""
+    hint = _NEXT_STEP_BY_CODE.get(error.code, error.hint)
+    return CommandFailed(str(error), exit_code=error.exit_code, hint=hint)
 
 
 def _what_to_run(adapter: str | None, target: str | None, model: str | None) -> dict[str, str]:

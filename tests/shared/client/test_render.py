@@ -12,7 +12,7 @@ from iop_shared.client.render import AnswerWriter, Column
     ("seconds", "shown"),
     [
         (None, "-"),
-        (0.0, "0.0 ms"),
+        (0.0, "0 ms"),
         (0.0004, "0.4 ms"),
         (0.038, "38 ms"),
         (0.9996, "1.00 s"),
