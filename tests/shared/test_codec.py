@@ -47,6 +47,7 @@ from iop_shared.runtime_events import (
 from iop_shared.wire.v1.envelope_pb2 import Frame
 
 RUN = RunId("0199aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee")
+RUN_HEX = RUN.encode().hex()
 
 
 def make_request(**changes: object) -> RunRequest:
@@ -244,3 +245,24 @@ def test_any_bytes_give_a_message_or_a_protocol_error(payload: bytes) -> None:
         decode_message(payload)
     except ProtocolError:
         pass
+
+
+# --- the bytes themselves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "hex_bytes"),
+    [
+        (RuntimeEvent(RUN, 2, 300, Text("hi", 1)), "9202330a24" + RUN_HEX + "100218ac025a060a0268691001"),
+        (
+            RuntimeEvent(RUN, 1, 1, EngineJson((b"{}", b"[]"))),
+            "9202350a24" + RUN_HEX + "10011801aa01080a027b7d0a025b5d",
+        ),
+        (GoAway("update", 1.5, 30.0), "720f0a0675706461746510dc0b18b0ea01"),
+    ],
+    ids=["text", "engine_json", "go_away"],
+)
+def test_bytes_on_the_wire_stay_what_they_are(message: Message, hex_bytes: str) -> None:
+    """A change here breaks links between two versions."""
+    assert encode_message(message).hex() == hex_bytes
+    assert decode_message(bytes.fromhex(hex_bytes)) == message
