@@ -18,6 +18,7 @@ from iop_shared.aio.write_queue import MAX_CONTROL_BYTES, PAUSE_DATA_BYTES, RESU
 from iop_shared.codec import decode_message, encode_message
 from iop_shared.errors import InternalError, ProtocolError, TooLarge
 from iop_shared.framing import FrameDecoder, encode_prefix
+from iop_shared.http_listen import ListenAddress
 from iop_shared.link import edge_side, node_side
 from iop_shared.link.edge_side import EdgeSide
 from iop_shared.link.effects import (
@@ -216,11 +217,16 @@ class LinkConnection(asyncio.Protocol):
         if not self._peer:
             # None when the peer has gone already.
             name = transport.get_extra_info("peername")
-            self._peer = f"{name[0]}:{name[1]}" if name else "a peer that is gone"
+            self._peer = str(ListenAddress(name[0], name[1])) if name else "a peer that is gone"
         self._machine = self._make_side(self._peer, self._loop.time())
         self._may_send = _EDGE_MAY_SEND if isinstance(self._machine, EdgeSide) else _NODE_MAY_SEND
         self._takes_events = RuntimeEvent in self._machine.receives[LinkState.OPEN]
-        self._handler = self._make_handler(self)
+        try:
+            self._handler = self._make_handler(self)
+        except Exception as error:
+            self._report(error)
+            self._transport.abort()
+            return
         self._run(self._machine.start(self._loop.time()))
 
     def data_received(self, data: bytes) -> None:
@@ -302,7 +308,9 @@ class LinkConnection(asyncio.Protocol):
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
-            _PERFORM[type(effect)](self, effect)
+            # The link may end in the middle, by a frame too large or by the handler: nothing is told after that.
+            if self._end is None or type(effect) is CloseTransport:
+                _PERFORM[type(effect)](self, effect)
 
     def _perform_send(self, effect: Send) -> None:
         message = effect.message

@@ -16,9 +16,9 @@
 A machine does no IO and reads no clock: values and the time come in, effects (`iop_shared.link.effects`)
 go out. Times are seconds of one monotonic clock. The shell calls `on_tick` at `next_deadline`.
 
-Liveness: an end that has sent nothing for `heartbeat_interval_s` sends a heartbeat; one without an echo is
-answered at once by one with it, so the round trip is measured and a probe gets its answer. An end that has
-heard no byte for `dead_after_s` gives the link up.
+Liveness: an end that has sent nothing for `heartbeat_interval_s` sends a heartbeat (and every second interval
+whatever else it sends); one without an echo is answered at once by one with it, so the round trip is measured and
+a probe gets its answer. An end that has heard no byte for `dead_after_s` gives the link up.
 """
 
 from collections.abc import Callable, Mapping
@@ -110,6 +110,7 @@ class LinkMachine:
         self._sent_at = now
         self._opened_at = now
         self._heartbeat_at = now
+        self._asked_at = now
         self._handshake_deadline = now + times.handshake_timeout_s
         self._close_deadline = 0.0
         self._reconnect_in_s = 0.0
@@ -215,7 +216,9 @@ class LinkMachine:
     def _heartbeat_due(self) -> float:
         interval_s = self.limits.heartbeat_interval_s
         # Cancels that are not settled are repeated even while other things are sent.
-        return (self._heartbeat_at if self._unsettled_cancels() else self._sent_at) + interval_s
+        due = (self._heartbeat_at if self._unsettled_cancels() else self._sent_at) + interval_s
+        # Answers to the peer's heartbeats, or a busy link, must not keep this end from ever measuring its own.
+        return min(due, self._asked_at + 2 * interval_s)
 
     def _handshake_timed_out(self, now: float) -> list[Effect]:
         if self.state in (LinkState.JUDGING_HELLO, LinkState.JUDGING_RUNS, LinkState.REPORTING):
@@ -251,6 +254,8 @@ class LinkMachine:
 
     def _heartbeat(self, now: float, *, echo_ms: int) -> Send:
         self._heartbeat_at = now
+        if not echo_ms:
+            self._asked_at = now
         # Never 0, which stands for "no echo" when it comes back.
         sent_ms = max(1, int(now * 1000))
         return self._send(Heartbeat(sent_ms, echo_ms, self._unsettled_cancels()[:MAX_CANCELS_PER_HEARTBEAT]), now)
@@ -261,7 +266,7 @@ class LinkMachine:
 
     def _open(self, now: float) -> None:
         self.state = LinkState.OPEN
-        self._opened_at = self._heartbeat_at = self.heard_at = now
+        self._opened_at = self._heartbeat_at = self._asked_at = self.heard_at = now
 
     def _expect(self, state: LinkState, step: str) -> bool:
         """Whether the shell's `step` is still wanted; False: the link has ended meanwhile."""

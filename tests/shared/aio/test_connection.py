@@ -8,6 +8,7 @@ import pytest
 from tests.support.fake_edge import FakeEdge, FakeSession
 from tests.support.fake_node import FakeNode, echo
 from tests.support.inbox import wait_for
+from tests.support.tcp_relay import TcpRelay
 
 from iop_shared.errors import InternalError, LinkRefused, TooLarge
 from iop_shared.ids import AdapterName, RunId, TargetName, new_run_id
@@ -349,17 +350,19 @@ async def test_heartbeats_keep_an_idle_link_alive_and_measure_it(edge: FakeEdge,
     assert session.link.is_open
 
 
-async def test_silent_peer_is_given_up_by_both_sides(edge: FakeEdge, node: FakeNode) -> None:
+async def test_half_open_connection_is_given_up_by_both_sides(edge: FakeEdge, node: FakeNode) -> None:
     edge.limits = replace(edge.limits, heartbeat_interval_s=0.05, dead_after_s=0.15)
-    await node.connect()
-    session = await edge.wait_session()
-    node.stop_reading()
-    session.link._transport.pause_reading()
+    async with TcpRelay.to(edge.address) as relay:
+        node.edge = relay.address
+        await node.connect()
+        session = await edge.wait_session()
 
-    ends = (await session.wait_closed(), await node.wait_end())
+        relay.freeze()
+        ends = (await session.wait_closed(), await node.wait_end())
 
     assert [e.code for e in ends] == ["link_silent", "link_silent"]
     assert "dead_after_s=0.15; giving the link up" in ends[1].message
+    assert [e.by for e in ends] == [EndedBy.TRANSPORT, EndedBy.TRANSPORT]
 
 
 async def test_probe_is_answered_at_once(edge: FakeEdge, node: FakeNode) -> None:
@@ -519,6 +522,61 @@ async def test_bug_in_what_heartbeats_repeat_ends_the_link(
 
     assert (await session.wait_closed()).code == "internal"
     assert [str(f["exception"]) for f in failures] == ["bug"]
+
+
+async def test_answer_too_large_for_a_frame_ends_the_link_before_it_opens(edge: FakeEdge, node: FakeNode) -> None:
+    edge.limits = replace(edge.limits, max_frame_bytes=16 * 1024)
+    node.open_runs = tuple(
+        OpenRun(new_run_id(), 1, 0, "") for _ in range(380)
+    )  # 16,000 bytes; the answer has more
+    edge.verdicts = {run.run_id: (2**60, Verdict.FORGET) for run in node.open_runs}
+
+    await node.dial()
+    end = await edge.wait_ended()
+    await node.wait_end()
+
+    assert end.code == "internal"
+    assert "RunVerdicts of " in end.message
+    assert " exceeds max_frame_bytes=16384 of the link with 127.0.0.1:" in end.message
+    assert edge.sessions == []  # on_open was not called
+
+
+async def test_message_after_a_close_by_the_handler_is_not_delivered(edge: FakeEdge, node: FakeNode) -> None:
+    await node.connect()
+    session = await edge.wait_session()
+    await session.wait_adapters()
+    await session.wait_config_result(1)
+    seen: list[Message] = []
+
+    def close_at_once(message: Message) -> None:
+        seen.append(message)
+        session.link.close("enough", "")
+
+    session.on_message = close_at_once  # type: ignore[method-assign]
+    for _ in range(5):
+        node.announce(node.adapters)
+    await session.wait_closed()
+
+    assert len(seen) == 1
+
+
+async def test_handler_that_cannot_be_made_closes_the_connection(
+    edge: FakeEdge, node: FakeNode, failures: list[dict[str, object]]
+) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    await edge.aclose()
+
+    def fail(link: object) -> FakeSession:
+        raise RuntimeError("bug")
+
+    edge._make_handler = fail  # type: ignore[method-assign]
+    await edge.start()
+    node.edge = edge.address
+    await node.dial()
+
+    assert (await node.wait_end()).code == "link_lost"
+    await wait_for(lambda: edge._listener is not None and not edge._listener.links, "closed on the edge")
+    assert str(failures[0]["exception"]) == "bug"
 
 
 async def test_command_to_a_node_whose_link_ended_is_not_sent(edge: FakeEdge, node: FakeNode) -> None:

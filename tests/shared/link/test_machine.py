@@ -58,6 +58,29 @@ def test_heartbeat_without_an_echo_is_answered_at_once_and_one_with_it_is_not(pl
     play.then()
 
 
+def test_busy_link_is_measured_too(play: Playbook) -> None:
+    for _ in range(29):
+        play.now += 1.0
+        play.machine.heard_at = play.now
+        play.machine.note_sent(play.now)
+        assert play.machine.on_tick(play.now) == []
+
+    play.when_passed(1.0)
+
+    play.then(Send(Heartbeat(sent_ms=130_000)))
+
+
+def test_answering_the_peer_does_not_keep_an_end_from_asking(play: Playbook) -> None:
+    asked = 0
+    for _ in range(100):
+        play.now += 1.0
+        if play.now % 14 == 0:  # the peer asks a little sooner, each time
+            play.given(Heartbeat(sent_ms=1))
+        asked += sum(isinstance(e, Send) for e in play.machine.on_tick(play.now))
+
+    assert asked == 3
+
+
 def test_round_trip_is_measured_by_the_echo(play: Playbook) -> None:
     play.given(play.machine.probe)
     play.now += 0.25
