@@ -59,7 +59,7 @@ class LlamaServer:
     """One llama.cpp server in its own process group, on a free loopback port. Use as a context manager.
 
     Limits: `ctx` tokens in all, shared by `slots` (so a request has `ctx / slots`). `log`: where its output
-    goes; None keeps it in a temporary file that is quoted if the start fails.
+    goes; None keeps it in a temporary file, quoted if the start fails and removed by `stop`.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class LlamaServer:
             self._arguments.append("--embeddings")
         self._model = model
         self._log = log
+        self._removes_log = log is None
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LlamaServer":
@@ -133,14 +134,16 @@ class LlamaServer:
     def stop(self) -> None:
         """Stops the server within `STOP_TIMEOUT_S`, by force if it must. Safe to call twice."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        child.terminate()
-        try:
-            child.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()  # it starts no processes of its own, so nothing of its group is left
-            child.wait()
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()  # it starts no processes of its own, so nothing of its group is left
+                child.wait()
+        if self._removes_log and self._log is not None:
+            self._log.unlink(missing_ok=True)
+            self._log = None
 
     def kill(self) -> None:
         """Kills the server as a crash would; `stop` must still be called."""
