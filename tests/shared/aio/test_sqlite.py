@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from iop_shared.aio import sqlite
-from iop_shared.aio.sqlite import Database, split_statements
+from iop_shared.aio import sqlite, sqlite_file
+from iop_shared.aio.sqlite import Database
+from iop_shared.aio.sqlite_file import split_statements
 from iop_shared.errors import InternalError, Unavailable
 
 pytestmark = pytest.mark.both_loops
@@ -404,7 +405,7 @@ async def test_damage_met_later_is_said(path: Path, monkeypatch: pytest.MonkeyPa
     content = bytearray(path.read_bytes())
     content[4096:] = b"\x5a" * (len(content) - 4096)
     path.write_bytes(content)
-    monkeypatch.setattr(sqlite, "CHECKED_BYTES", 0)  # as for a file too large to be read whole at the start
+    monkeypatch.setattr(sqlite_file, "CHECKED_BYTES", 0)  # as for a file too large to be read whole at the start
     database = await Database.open(path, SCHEMA, name="history")
 
     try:
