@@ -19,7 +19,7 @@ from iop_edge.domain.catalog import Catalog
 from iop_edge.domain.kept_events import KeptEvents
 from iop_edge.domain.ledger import LedgerLimits
 from iop_edge.domain.node_configs import NodeConfigs, Revision
-from iop_edge.event_log import log_event
+from iop_edge.event_log import EventLog
 from iop_edge.instance_lock import InstanceLock
 from iop_edge.metrics import EdgeMetrics
 from iop_edge.service import EdgeService, ServiceLimits
@@ -134,7 +134,7 @@ class EdgeApp:
             history_pending=lambda: writer.pending,
             history_failures=lambda: writer.failed_batches,
         )
-        service.bus.add_listener(log_event)
+        service.bus.add_listener(EventLog().on_event)
 
         link_address = await door.start(settings.link.listen)
         self._door = door

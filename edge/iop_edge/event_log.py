@@ -1,12 +1,15 @@
-"""Writes the events of the bus to the log: one line per start and end of a run, one per change of a node."""
+"""Writes the events of the bus to the log: one line per run, at its end, and one per change of a node.
 
+The start of a run is written at debug: its line cost more CPU than routing the run (bench/relay.py), and the
+line of its end says when it began. What runs now is shown by `iop runs`.
+"""
+
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 from iop_edge.domain.views import EdgeEvent
 from iop_shared.logs import get_logger
-
-_log = get_logger("edge")
 
 # What is not in here is written at debug.
 LEVELS: Final[Mapping[str, str]] = {
@@ -19,7 +22,6 @@ LEVELS: Final[Mapping[str, str]] = {
     "gate_changed": "info",
     "config_applied": "info",
     "config_rejected": "warning",
-    "run_dispatched": "info",
     "run_rerouted": "warning",
     "run_detached": "warning",
     "run_reattached": "info",
@@ -29,14 +31,23 @@ LEVELS: Final[Mapping[str, str]] = {
 _QUIET_ENDS: Final = frozenset({"node_stopping", "join_checked", "replaced", "edge_stopping"})
 
 
-def log_event(event: EdgeEvent) -> None:
-    """Writes one event. Details hold no prompt and no output, by the rule of the bus."""
-    level = LEVELS.get(event.kind, "debug")
-    if event.kind == "node_lost" and event.detail.get("code") in _QUIET_ENDS:
-        level = "info"
-    fields = {key: value for key, value in event.detail.items() if value not in (None, "")}
-    if event.node_id is not None:
-        fields["node_id"] = event.node_id
-    if event.run_id is not None:
-        fields["run_id"] = event.run_id
-    getattr(_log, level)(event.kind, **fields)
+class EventLog:
+    """Listens to the bus. Make it after `setup_logging`: it binds its logger once, since runs end often."""
+
+    def __init__(self) -> None:
+        self._log = get_logger("edge").bind()
+        self._is_debug = self._log.is_enabled_for(logging.DEBUG)
+
+    def on_event(self, event: EdgeEvent) -> None:
+        """Writes one event. Details hold no prompt and no output, by the rule of the bus."""
+        level = LEVELS.get(event.kind, "debug")
+        if level == "debug" and not self._is_debug:
+            return
+        if event.kind == "node_lost" and event.detail.get("code") in _QUIET_ENDS:
+            level = "info"
+        fields = {key: value for key, value in event.detail.items() if value not in (None, "")}
+        if event.node_id is not None:
+            fields["node_id"] = event.node_id
+        if event.run_id is not None:
+            fields["run_id"] = event.run_id
+        getattr(self._log, level)(event.kind, **fields)

@@ -5,11 +5,18 @@ Labels are bounded: adapter names are folded, outcomes and codes come from table
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import Histogram
 
 from iop_edge.domain.views import EdgeEvent
 from iop_edge.service import EdgeService
 from iop_shared.metrics import FIRST_TOKEN_BUCKETS_S, RUN_BUCKETS_S, LabelCap, Metrics
+
+MAX_SERIES: Final = 1000
+"""Looked-up series kept. Chosen; a code that a node makes up beyond that is looked up each time."""
 
 
 class EdgeMetrics:
@@ -29,6 +36,8 @@ class EdgeMetrics:
     ) -> None:
         self._adapters = LabelCap()
         self._codes = LabelCap()
+        self._series: dict[tuple[str, str, str], _RunSeries] = {}
+        self._steps_by_kind: dict[str, PrometheusCounter] = {}
         runs, registry, bus = service.runs, service.registry, service.bus
         self._finished = metrics.counter(
             "iop_edge_runs_finished_total", "Runs that ended.", ("adapter", "outcome", "code")
@@ -119,17 +128,50 @@ class EdgeMetrics:
             case "node_refused":
                 self._nodes_refused.labels(self._codes.fold(detail["code"])).inc()
         if event.run_id is not None:
-            self._steps.labels(event.kind).inc()
+            step = self._steps_by_kind.get(event.kind)
+            if step is None:
+                step = self._steps_by_kind[event.kind] = self._steps.labels(event.kind)
+            step.inc()
 
     def _on_run_finished(self, detail: Any) -> None:
-        adapter = self._adapters.fold(detail["adapter"])
-        outcome = detail["outcome"]
-        self._finished.labels(adapter, outcome, self._codes.fold(detail["code"])).inc()
-        self._total_s.labels(adapter, outcome).observe(detail["total_s"])
+        key = (detail["adapter"], detail["outcome"], detail["code"])
+        series = self._series.get(key)
+        if series is None:
+            series = self._make_series(*key)
+        series.finished.inc()
+        series.total_s.observe(detail["total_s"])
         if detail["queued_s"] is not None:
-            self._queued_s.labels(adapter).observe(detail["queued_s"])
+            series.queued_s.observe(detail["queued_s"])
         if detail["first_token_s"] is not None:
-            self._first_token_s.labels(adapter).observe(detail["first_token_s"])
-        self._events.labels(adapter).inc(detail["events"])
-        self._output_bytes.labels(adapter).inc(detail["output_bytes"])
-        self._input_bytes.labels(adapter).inc(detail["input_bytes"])
+            series.first_token_s.observe(detail["first_token_s"])
+        series.events.inc(detail["events"])
+        series.output_bytes.inc(detail["output_bytes"])
+        series.input_bytes.inc(detail["input_bytes"])
+
+    def _make_series(self, adapter: str, outcome: str, code: str) -> "_RunSeries":
+        folded, folded_code = self._adapters.fold(adapter), self._codes.fold(code)
+        series = _RunSeries(
+            finished=self._finished.labels(folded, outcome, folded_code),
+            total_s=self._total_s.labels(folded, outcome),
+            queued_s=self._queued_s.labels(folded),
+            first_token_s=self._first_token_s.labels(folded),
+            events=self._events.labels(folded),
+            output_bytes=self._output_bytes.labels(folded),
+            input_bytes=self._input_bytes.labels(folded),
+        )
+        if len(self._series) < MAX_SERIES:
+            self._series[adapter, outcome, code] = series
+        return series
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSeries:
+    """The series that one end of a run moves, looked up once: looking up costs more than counting."""
+
+    finished: PrometheusCounter
+    total_s: Histogram
+    queued_s: Histogram
+    first_token_s: Histogram
+    events: PrometheusCounter
+    output_bytes: PrometheusCounter
+    input_bytes: PrometheusCounter

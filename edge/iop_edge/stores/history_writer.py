@@ -146,7 +146,7 @@ class HistoryWriter:
             except asyncio.CancelledError:
                 self._put_back(events, callbacks)  # `aclose` writes it once more; rows are replaced, not doubled
                 raise
-            except IopError as error:
+            except Exception as error:
                 # Our bug (a value the tables cannot hold): trying again would stop every other record.
                 self.failed_batches += 1
                 _log.error("history_batch_dropped", runs=len(self._writing), events=len(events), exc_info=error)

@@ -1,9 +1,9 @@
 """Rows of edge.db to values and back: runs and their lifecycle events."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Final
+
+import orjson
 
 from iop_edge.domain.views import Refusal, RunEventView, RunView
 from iop_shared.errors import Layer
@@ -36,8 +36,8 @@ def run_to_row(view: RunView) -> Row:
     """Returns the row of a run, in the order of `RUN_COLUMNS`."""
     values = {name: getattr(view, name) for name in RUN_COLUMNS}
     values["state"], values["operation"] = view.state.value, view.operation.value
-    values["usage"] = None if view.usage is None else json.dumps(asdict(view.usage))
-    values["refusals"] = json.dumps([[r.node_id, r.code, r.message] for r in view.refusals])
+    values["usage"] = None if view.usage is None else _dump(_fields_of(view.usage))
+    values["refusals"] = _dump([[r.node_id, r.code, r.message] for r in view.refusals]) if view.refusals else "[]"
     return tuple(values.values())
 
 
@@ -56,15 +56,26 @@ def run_from_row(row: Row) -> RunView:
             "node_id": _or_none(NodeId, values["node_id"]),
             "profile": _or_none(ProfileName, values["profile"]),
             "session": _or_none(SessionId, values["session"]),
-            "usage": None if values["usage"] is None else Usage(**json.loads(values["usage"])),
+            "usage": None if values["usage"] is None else Usage(**orjson.loads(values["usage"])),
             "cancel_confirmed": None if confirmed is None else bool(confirmed),
-            "refusals": tuple(Refusal(NodeId(n), code, text) for n, code, text in json.loads(values["refusals"])),
+            "refusals": tuple(
+                Refusal(NodeId(n), code, text) for n, code, text in orjson.loads(values["refusals"])
+            ),
         }
     )
 
 
 def _or_none(make: Callable[[str], str], value: str | None) -> str | None:
     return None if value is None else make(value)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    # Not `asdict`: that copies deeply, at several times the cost, and this runs for every run.
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _dump(value: Any) -> str:
+    return orjson.dumps(value).decode()
 
 
 # --- events ----------------------------------------------------------------------------------------------
@@ -84,19 +95,24 @@ LIFECYCLE_TYPES: Final[Mapping[type, str]] = {
 
 def event_to_row(run_id: RunId, event: RunEventView) -> Row:
     """Returns (run_id, attempt, seq, at_ms, type, body). The body must be one of `LIFECYCLE_TYPES`."""
-    kind = LIFECYCLE_TYPES[type(event.body)]
-    fields = asdict(event.body)
+    body = event.body
+    fields = _fields_of(body)
     # An engine's own error may quote the prompt.
     fields.pop("engine_body", None)
-    closing = fields.get("closing")
+    closing: Closing | None = fields.get("closing")
     if closing is not None:
-        closing["output_sha256"] = closing["output_sha256"].hex()
-    return run_id, event.attempt, event.seq, event.at_ms, kind, json.dumps(fields)
+        usage = closing.usage
+        fields["closing"] = _fields_of(closing) | {
+            "output_sha256": closing.output_sha256.hex(),
+            "timings": _fields_of(closing.timings),
+            "usage": None if usage is None else _fields_of(usage),
+        }
+    return run_id, event.attempt, event.seq, event.at_ms, LIFECYCLE_TYPES[type(body)], _dump(fields)
 
 
 def event_from_row(attempt: int, seq: int, at_ms: int, kind: str, body: str) -> RunEventView:
     """Returns the event that `event_to_row` made a row of."""
-    return RunEventView(seq, attempt, at_ms, _MAKERS[kind](json.loads(body)))
+    return RunEventView(seq, attempt, at_ms, _MAKERS[kind](orjson.loads(body)))
 
 
 def _closing(fields: dict[str, Any]) -> Closing:

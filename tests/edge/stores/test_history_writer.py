@@ -111,10 +111,11 @@ async def test_a_full_disk_keeps_the_records_until_there_is_room(
     assert writer.failed_batches >= 1
 
 
+@pytest.mark.parametrize("bug", [InternalError("a value the table cannot hold"), TypeError("not a text")])
 async def test_a_record_that_cannot_be_written_does_not_stop_the_others(
-    writer: HistoryWriter, history: CountingHistory
+    writer: HistoryWriter, history: CountingHistory, bug: Exception
 ) -> None:
-    history.fail_with = InternalError("a value the table cannot hold")
+    history.fail_with = bug
     writer.record(RUN, lambda: VIEW)
     await wait_for(lambda: writer.failed_batches == 1, "the batch is given up")
     history.fail_with = None
