@@ -168,6 +168,24 @@ async def test_open_rows_become_interrupted_and_ended_ones_stay(store: RunStore)
     assert await store.interrupt_open("again", 1) == []
 
 
+async def test_an_ended_run_is_unsettled_until_the_edge_has_everything(store: RunStore) -> None:
+    first, second, running = record(new_run_id(1)), record(new_run_id(2)), record(new_run_id(3))
+    for begun in (first, second, running):
+        await store.begin(begun)
+    for begun in (first, second):
+        await store.finish(finished(begun))
+    ended_at_ms = finished(first).ended_at_ms or 0
+
+    both = await store.list_unsettled(ended_at_ms, 10)
+    assert [row.run_id for row in both] == [second.run_id, first.run_id]
+    assert [row.run_id for row in await store.list_unsettled(0, 1)] == [second.run_id]
+    assert await store.list_unsettled(ended_at_ms + 1, 10) == []
+
+    await store.settle([(second.run_id, 1), (new_run_id(), 1)])
+    await store.interrupt_open("the node was restarted", ended_at_ms)
+    assert [row.run_id for row in await store.list_unsettled(0, 10)] == [first.run_id]
+
+
 async def test_a_closed_store_is_unavailable_and_closes_twice(store: RunStore) -> None:
     await store.aclose()
     await store.aclose()

@@ -64,6 +64,9 @@ async def test_it_is_ready_when_a_session_with_the_edge_stands(tmp_path: Path) -
         app = NodeApp(settings_for(edge), token, tmp_path)
         http = await app.start()
         async with httpx.AsyncClient(base_url=f"http://{http}") as client:
+            listener = edge._listener
+            assert listener is not None
+            await wait_for(lambda: bool(listener.links), "the node has dialled")
             before = await client.get("/healthz")
             edge.is_mute = False
             await edge.aclose(cut=True)

@@ -33,8 +33,9 @@ class Admission:
 
     def note_cancelled(self, run_id: RunId, reason: str) -> None:
         """Remembers a cancel of a run that is not here (yet)."""
-        self._tombstones.pop(run_id, None)
-        self._tombstones[run_id] = (self._clock.monotonic() + TOMBSTONE_TTL_S, reason)
+        # A cancel is repeated until it is settled; the first reason is the one that somebody gave.
+        _, first_reason = self._tombstones.pop(run_id, (0.0, reason))
+        self._tombstones[run_id] = (self._clock.monotonic() + TOMBSTONE_TTL_S, first_reason)
         while len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
 

@@ -20,6 +20,7 @@ log = get_logger("node")
 MAX_PENDING: Final = 10_000
 """About 10 MB of records. When full, the oldest completion is given up, which the log says."""
 RETRY_S: Final = 2.0
+SETTLE_S: Final = 0.5
 FINISH_WAIT_S: Final = 2.0
 
 
@@ -37,7 +38,9 @@ class Journal:
         self._store, self._tasks = store, tasks
         self._finish_wait_s, self._sleep = finish_wait_s, sleep
         self._pending: OrderedDict[RunKey, RunRecord] = OrderedDict()
+        self._settled: dict[RunKey, None] = {}
         self._retrying: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self.given_up = 0
 
     @property
@@ -64,11 +67,39 @@ class Journal:
         writing = self._tasks.spawn(self._write(key, record), name=f"journal {record.run_id}")
         await asyncio.wait({writing}, timeout=self._finish_wait_s)
 
+    def settle_nowait(self, key: RunKey) -> None:
+        """Notes, soon and many at a time, that the edge has everything of an attempt."""
+        self._settled[key] = None
+        if len(self._settled) > MAX_PENDING:
+            # The edge will be told of it again after a restart, and will say that it knows.
+            del self._settled[next(iter(self._settled))]
+        if self._settling is None or self._settling.done():
+            self._settling = self._tasks.spawn(self._settle_soon(), name="journal settle")
+
     async def flush(self) -> bool:
-        """Writes everything pending once more; returns whether nothing is left."""
+        """Writes everything pending once more; returns whether no completion is left."""
         for key, record in tuple(self._pending.items()):
             await self._write(key, record)
+        await self._settle()
         return not self._pending
+
+    async def _settle_soon(self) -> None:
+        while self._settled:
+            await self._sleep(SETTLE_S)
+            if not await self._settle():
+                await self._sleep(RETRY_S)
+
+    async def _settle(self) -> bool:
+        keys = tuple(self._settled)
+        if keys:
+            try:
+                await self._store.settle(keys)
+            except IopError as error:
+                log.debug("runs_not_settled", runs=len(keys), error_code=error.code)
+                return False
+            for key in keys:
+                self._settled.pop(key, None)
+        return True
 
     async def _write(self, key: RunKey, record: RunRecord) -> None:
         try:

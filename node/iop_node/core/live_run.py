@@ -7,9 +7,19 @@ from iop_node.core.execution import Execution
 from iop_node.core.outbox import RunKey, RunOutbox
 from iop_node.core.ports import RunRecord
 from iop_node.core.roster import Slot
+from iop_shared.errors import Layer
 from iop_shared.link.messages import OpenRun
-from iop_shared.runs import RunRequest
-from iop_shared.runtime_events import TERMINAL_STATE, Cancelled, Failed, Interrupted, Succeeded, Terminal
+from iop_shared.runs import RunRequest, RunState
+from iop_shared.runtime_events import (
+    TERMINAL_STATE,
+    Cancelled,
+    Closing,
+    Failed,
+    Interrupted,
+    Succeeded,
+    Terminal,
+    Timings,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +46,27 @@ class LiveRun:
 
 def open_run_of(outbox: RunOutbox, live: LiveRun | None) -> OpenRun:
     """What the edge is told of an attempt that is still held."""
-    return OpenRun(outbox.run_id, outbox.attempt, outbox.last_seq, "ended" if live is None else live.state)
+    return OpenRun(outbox.run_id, outbox.attempt, outbox.held_seq, "ended" if live is None else live.state)
+
+
+def terminal_of(record: RunRecord) -> Terminal:
+    """Returns the terminal body of a completed row: without what a row does not hold (checksum, engine's body)."""
+    closing = Closing(
+        events=record.events,
+        output_bytes=record.output_bytes,
+        timings=Timings(record.queued_s, record.first_token_s, record.total_s),
+        usage=record.usage,
+        finish_reason=record.finish_reason,
+    )
+    match record.state:
+        case RunState.SUCCEEDED:
+            return Succeeded(closing)
+        case RunState.CANCELLED:
+            return Cancelled(record.message, record.code == "cancelled", 0, closing)
+        case RunState.FAILED:
+            return Failed(record.code, Layer(record.layer), record.message, closing)
+        case _:
+            return Interrupted(record.message, closing)
 
 
 def begin_record(request: RunRequest, accepted_at_ms: int) -> RunRecord:

@@ -18,7 +18,7 @@ from iop_node.core.admission import Admission
 from iop_node.core.allow import AllowList
 from iop_node.core.execution import CancelAsked, Execution, ExecutionLimits, NodeGivesUp, StopCause
 from iop_node.core.journal import Journal
-from iop_node.core.live_run import LiveRun, begin_record, finish_record, open_run_of
+from iop_node.core.live_run import LiveRun, begin_record, finish_record, open_run_of, terminal_of
 from iop_node.core.offering import Offering
 from iop_node.core.outbox import Outbox, OutboxLimits, RunKey
 from iop_node.core.ports import AdapterFactory, EdgePort, RunRecord, RunStore
@@ -49,6 +49,9 @@ from iop_shared.runtime_events import Failed, Terminal
 
 log = get_logger("node")
 
+RESTORE_WITHIN_MS: Final = 3600 * 1000
+"""An edge interrupts runs of a node that is away for `disconnect_grace_s`; an hour is far beyond that."""
+MAX_RESTORED: Final = 1000
 _PROBE_AFTER: Final = frozenset(
     {"engine_unreachable", "engine_loading", "engine_stream_truncated", "engine_auth_failed"}
 )
@@ -123,6 +126,7 @@ class Node:
         Raises:
             Unavailable: the store cannot be used.
         """
+        self._restore(await self._store.list_unsettled(self._clock.wall_ms() - RESTORE_WITHIN_MS, MAX_RESTORED))
         left = await self._store.interrupt_open("the node was restarted", self._clock.wall_ms())
         if left:
             log.warning("runs_interrupted", runs=len(left), reason="the node was restarted")
@@ -244,8 +248,7 @@ class Node:
         if live is not None:
             live.execution.note_room()
         if run.is_settled:
-            self._outbox.forget(run_id, attempt)
-            self._changed.set()
+            self._let_go((run_id, attempt))
 
     # --- NodeHandler: the link -----------------------------------------------------------------------
 
@@ -364,7 +367,7 @@ class Node:
         self._admission.note_ended(live.key)
         live.outbox.put(terminal)
         if live.outbox.is_settled or live.outbox.forgotten:
-            self._outbox.forget(*live.key)
+            self._let_go(live.key)
         self._changed.set()
         log.info(
             "run_finished",
@@ -394,16 +397,29 @@ class Node:
         assert run is not None, "only held runs are judged"
         cause: StopCause | None = None
         if verdict.verdict is Verdict.FORGET:
-            self._outbox.forget(verdict.run_id, verdict.attempt)
+            self._let_go((verdict.run_id, verdict.attempt))
             cause = CancelAsked("the edge no longer knows this run")
         else:
             run.rewind(verdict.acked_seq)
             if verdict.verdict is Verdict.CANCEL:
                 cause = CancelAsked("the edge asked for it on reconnecting")
             if run.is_settled:
-                self._outbox.forget(verdict.run_id, verdict.attempt)
+                self._let_go((verdict.run_id, verdict.attempt))
         if cause is not None and live is not None:
             live.execution.stop(cause)
+
+    def _let_go(self, key: RunKey) -> None:
+        """The edge has everything of an attempt, or does not want it."""
+        self._outbox.forget(*key)
+        self._journal.settle_nowait(key)
+        self._changed.set()
+
+    def _restore(self, records: Sequence[RunRecord]) -> None:
+        """Holds the ends of runs that an earlier process could not tell the edge any more."""
+        for record in reversed(records):
+            key = (record.run_id, record.attempt)
+            self._outbox.restore_run(*key, record.events, terminal_of(record))
+            self._admission.note_ended(key)
 
     def _detach(self) -> None:
         self._edge = None

@@ -124,6 +124,11 @@ class RunOutbox:
         return self._next_seq - 1
 
     @property
+    def held_seq(self) -> int:
+        """The number of the last event that is held, sent or not: what it will have if nothing more is dropped."""
+        return self.last_seq + sum(held.event is None for held in self._waiting)
+
+    @property
     def output_sha256(self) -> bytes:
         """Over all output bytes that were put, in order."""
         return self._sha256.digest()
@@ -219,6 +224,11 @@ class RunOutbox:
     def _hold(self, size: int) -> None:
         self.held_bytes += size
         self._box.held_bytes += size
+
+    def skip_to(self, seq: int) -> None:
+        """Gives the next event the number `seq`. Only before anything was put."""
+        assert self.held_bytes == 0, "numbers have no holes"
+        self._next_seq = seq
 
     def drop_waiting(self, reason: str) -> None:
         """Turns everything droppable into Gaps, each where it stood."""
@@ -319,6 +329,17 @@ class Outbox:
         key = (run_id, attempt)
         assert key not in self._runs, "an attempt has one outbox"
         run = self._runs[key] = RunOutbox(self, run_id, attempt)
+        return run
+
+    def restore_run(self, run_id: RunId, attempt: int, events: int, terminal: Body) -> RunOutbox:
+        """Holds the end of an attempt whose `events` events before it are lost: an earlier process said them.
+
+        Rewinding it puts a Gap in front of `terminal`, for those that the edge does not have.
+        """
+        run = self.open_run(run_id, attempt)
+        run.acked_seq = run.emitted = events
+        run.skip_to(events + 1)
+        run.put(terminal)
         return run
 
     def get(self, run_id: RunId, attempt: int) -> RunOutbox | None:

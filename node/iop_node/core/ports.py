@@ -156,6 +156,19 @@ class RunStore(Protocol):
             Unavailable: code `journal_unavailable`.
         """
 
+    async def settle(self, keys: Sequence[tuple[RunId, int]]) -> None:
+        """Notes that the edge has everything of these attempts. Unknown ones change nothing.
+
+        Raises:
+            Unavailable: code `journal_unavailable`.
+        """
+
+    async def list_unsettled(self, ended_after_ms: int, limit: int) -> Sequence[RunRecord]:
+        """Returns ended attempts that the edge may not know the end of, newest first, at most `limit`.
+
+        Those that ended by `interrupt_open` are not among them: the edge finds out about these by itself.
+        """
+
     async def get(self, run_id: RunId, attempt: int) -> RunRecord | None:
         """Returns the row, or None."""
 

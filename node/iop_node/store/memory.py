@@ -14,6 +14,7 @@ class MemoryRunStore:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[RunId, int], RunRecord] = {}
+        self._settled: set[tuple[RunId, int]] = set()
         self._is_closed = False
 
     async def begin(self, record: RunRecord) -> None:
@@ -30,6 +31,22 @@ class MemoryRunStore:
         known = self._rows.get((record.run_id, record.attempt))
         if known is not None and known.state is RunState.RUNNING:
             self._rows[record.run_id, record.attempt] = record
+
+    async def settle(self, keys: Sequence[tuple[RunId, int]]) -> None:
+        """See RunStore."""
+        self._check_open()
+        self._settled.update(keys)
+
+    async def list_unsettled(self, ended_after_ms: int, limit: int) -> Sequence[RunRecord]:
+        """See RunStore."""
+        found = [
+            record
+            for record in await self.list_recent(len(self._rows))
+            if record.ended_at_ms is not None
+            and record.ended_at_ms >= ended_after_ms
+            and (record.run_id, record.attempt) not in self._settled
+        ]
+        return found[:limit]
 
     async def get(self, run_id: RunId, attempt: int) -> RunRecord | None:
         """See RunStore."""
@@ -59,6 +76,7 @@ class MemoryRunStore:
         ]
         for record in ended:
             self._rows[record.run_id, record.attempt] = record
+            self._settled.add((record.run_id, record.attempt))
         return ended
 
     async def aclose(self) -> None:

@@ -38,9 +38,11 @@ MIGRATIONS: Final = (
         input_bytes INTEGER NOT NULL,
         output_bytes INTEGER NOT NULL,
         events INTEGER NOT NULL,
+        settled INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (run_id, attempt)
     ) WITHOUT ROWID;
     CREATE INDEX runs_open ON runs (run_id) WHERE state = 'running';
+    CREATE INDEX runs_unsettled ON runs (run_id) WHERE settled = 0;
     """,
 )
 
@@ -85,8 +87,13 @@ FINISH: Final = (
     f"UPDATE runs SET {', '.join(f'{column} = ?' for column in _FINISHED)} "
     "WHERE run_id = ? AND attempt = ? AND state = 'running'"
 )
+SETTLE: Final = "UPDATE runs SET settled = 1 WHERE run_id = ? AND attempt = ?"
+WHERE_UNSETTLED: Final = (
+    "WHERE settled = 0 AND state <> 'running' AND ended_at_ms >= ? ORDER BY run_id DESC, attempt DESC LIMIT ?"
+)
 INTERRUPT: Final = (
-    "UPDATE runs SET state = 'interrupted', ended_at_ms = ?, code = 'interrupted', layer = 'node', message = ? "
+    "UPDATE runs SET settled = 1, state = 'interrupted', ended_at_ms = ?, "
+    "code = 'interrupted', layer = 'node', message = ? "
     "WHERE state = 'running'"
 )
 # By batches, so that no write holds the file for long. UUIDv7 sorts by time of birth.

@@ -69,6 +69,17 @@ class SqliteRunStore:
         except Unavailable as error:
             raise _journal_unavailable(error) from error
 
+    async def settle(self, keys: Sequence[tuple[RunId, int]]) -> None:
+        """See RunStore."""
+        try:
+            await self._database.write([(schema.SETTLE, key) for key in keys])
+        except Unavailable as error:
+            raise _journal_unavailable(error) from error
+
+    async def list_unsettled(self, ended_after_ms: int, limit: int) -> Sequence[RunRecord]:
+        """See RunStore."""
+        return await self._read(f"{schema.SELECT} {schema.WHERE_UNSETTLED}", (ended_after_ms, limit))
+
     async def get(self, run_id: RunId, attempt: int) -> RunRecord | None:
         """See RunStore."""
         rows = await self._read(f"{schema.SELECT} WHERE run_id = ? AND attempt = ?", (run_id, attempt))

@@ -32,6 +32,7 @@ async def test_a_cancel_that_comes_first_wins_for_a_while() -> None:
     clock = FakeClock()
     admission = Admission(clock, max_runs=4)
     admission.note_cancelled(RUN, "client left")
+    admission.note_cancelled(RUN, "repeated")
 
     assert refusal(admission.decide(REQUEST, roster(), 0)) == (
         "cancelled",

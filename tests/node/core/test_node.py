@@ -32,7 +32,7 @@ from iop_shared.link.messages import (
 )
 from iop_shared.node_config import make_node_config
 from iop_shared.runs import Operation, RunRequest, RunState
-from iop_shared.runtime_events import Cancelled, Failed, Interrupted, Started, Succeeded, Text, Usage
+from iop_shared.runtime_events import Cancelled, Failed, Gap, Interrupted, Started, Succeeded, Text, Usage
 
 LIMITS = NodeLimits(max_runs=3, execution=ExecutionLimits(cancel_grace_s=0.05, hard_cancel_s=0.05))
 OPEN = Gate(GateState.OPEN, "engine_reachable")
@@ -365,6 +365,45 @@ async def test_a_paused_link_gets_no_events_until_it_is_resumed(bench: Bench) ->
     bench.node.on_link_resumed()
     played.complete()
     await bench.edge.wait_terminal(asked.run_id)
+
+
+async def test_a_run_that_ended_without_a_link_tells_that_it_has_more_to_say(bench: Bench) -> None:
+    asked, played = await bench.started()
+    bench.node.on_link_lost(60)
+
+    played.complete()
+    await eventually(lambda: bench.node.open_runs()[0].state == "ended")
+
+    assert bench.node.open_runs() == (OpenRun(asked.run_id, 1, 2, "ended"),)
+
+
+async def test_the_end_of_a_run_outlives_the_process_until_the_edge_has_it(bench: Bench) -> None:
+    asked, played = await bench.started()
+    bench.node.on_link_lost(60)
+    played.sink.emit(Text("one"))
+    played.sink.emit(Usage(1, 1))
+    played.fail(RunFailed("the engine answered 500", code="engine_error", layer=Layer.SERVING))
+    await eventually(lambda: bench.node.open_runs()[0].state == "ended")
+
+    again = Bench()
+    again.store = bench.store
+    again.node._store = again.node._journal._store = bench.store
+    await again.node.start()
+    assert again.node.open_runs() == (OpenRun(asked.run_id, 1, 4, "ended"),)
+    edge = again.connect(RunVerdict(asked.run_id, 1, 1, Verdict.KEEP))
+    again.node.on_run_request(asked)
+
+    assert [(event.seq, type(event.body)) for event in edge.events] == [(3, Gap), (4, Failed)]
+    terminal = edge.events[-1].body
+    assert isinstance(terminal, Failed)
+    assert (terminal.code, terminal.message) == ("engine_error", "the engine answered 500")
+    assert (terminal.closing.usage, terminal.closing.output_bytes) == (Usage(1, 1), 3)
+    assert edge.accepted == [(asked.run_id, 1)], "a repeat is answered, and not run again"
+    again.node.on_ack(asked.run_id, 1, 4)
+    assert again.node.open_runs() == ()
+    await again.node._journal.flush()
+    assert await bench.store.list_unsettled(0, 10) == []
+    await again.node._tasks.cancel_all()
 
 
 # --- configuration, probes, commands ------------------------------------------------------------------------

@@ -120,6 +120,35 @@ def test_an_edge_that_forgot_what_it_acknowledged_gets_a_gap_with_the_last_missi
     assert [(e.seq, e.body) for e in sent] == [(3, Gap(3, 0, "acknowledged_before")), (4, Text("d"))]
 
 
+def test_what_is_held_counts_what_has_no_number_yet() -> None:
+    outbox = Outbox()
+    outbox.link_opened(lambda event: None)
+    run = outbox.open_run(RUN, 1)
+    run.put(STARTED)
+    outbox.link_lost()
+    run.put(Text("a"))
+    run.put(Succeeded())
+
+    assert (run.last_seq, run.held_seq) == (1, 3)
+
+
+def test_a_restored_end_comes_behind_a_gap_for_what_the_edge_does_not_have() -> None:
+    sent: list[RuntimeEvent] = []
+    outbox = Outbox()
+    run = outbox.restore_run(RUN, 2, 7, Succeeded())
+    assert run.held_seq == 8
+
+    run.rewind(4)
+    outbox.link_opened(sent.append)
+
+    assert sent == [
+        RuntimeEvent(RUN, 2, 7, Gap(3, 0, "acknowledged_before")),
+        RuntimeEvent(RUN, 2, 8, Succeeded()),
+    ]
+    outbox.ack(RUN, 2, 8)
+    assert run.is_settled
+
+
 def test_no_more_than_the_window_is_in_flight_and_acknowledgements_move_it_on() -> None:
     sent: list[RuntimeEvent] = []
     outbox = Outbox(OutboxLimits(run_bytes=1000, link_bytes=10_000))
