@@ -154,6 +154,7 @@ http {{
 
 def start_iop(stack: ExitStack, folder: Path, engine_url: str, streams: int) -> Way:
     """Starts an edge and a node that offers the engine, and returns the way through both."""
+    max_runs = max(64, 2 * streams)
     edge_dir, node_dir = folder / "edge", folder / "node"
     iop_edge, iop_node = [sys.executable, "-m", "iop_edge"], [sys.executable, "-m", "iop_node"]
     run_command([*iop_edge, "init", "--dir", str(edge_dir)])
@@ -163,10 +164,10 @@ listen = "127.0.0.1:0"
 [http]
 listen = "127.0.0.1:0"
 [limits]
-max_live_runs = {max(64, 2 * streams)}
+max_live_runs = {max_runs}
 [adapters.engine]
 type = "vllm"
-max_concurrent = {max(64, 2 * streams)}
+max_concurrent = {max_runs}
 base_url = "{engine_url}"
 """)
     answer = run_command([*iop_edge, "token", "add", "bench", "--dir", str(edge_dir), "--json"])
@@ -176,8 +177,8 @@ base_url = "{engine_url}"
     join = [*iop_node, "join", addresses["link"], "--token", "-", "--name", "bench", "--dir", str(node_dir)]
     run_command(join, stdin=token)
     # A node of the user's own may have the usual port.
-    any_port = {"IOP_NODE__HTTP__LISTEN": "127.0.0.1:0"}
-    node = Child(stack, "node", [*iop_node, "run", "--dir", str(node_dir)], folder, any_port)
+    variables = {"IOP_NODE__HTTP__LISTEN": "127.0.0.1:0", "IOP_NODE__LIMITS__MAX_RUNS": str(max_runs)}
+    node = Child(stack, "node", [*iop_node, "run", "--dir", str(node_dir)], folder, variables)
     url = f"http://{addresses['http']}"
 
     def find_model() -> bool | None:
