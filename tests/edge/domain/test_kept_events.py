@@ -1,12 +1,16 @@
 """What is kept of runs: bounds per run and in total, gaps, expiry."""
 
+import gc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_edge.domain.event_size import EVENT_OVERHEAD_BYTES
 from iop_edge.domain.kept_events import KeptEvents
+from iop_shared.errors import Layer
 from iop_shared.ids import RunId
-from iop_shared.runtime_events import Gap, RuntimeEvent, Text
+from iop_shared.runtime_events import Body, EngineJson, Failed, Gap, RuntimeEvent, Text, Usage
 
 A, B = RunId("a"), RunId("b")
 STEPS = ["begin", "push", "end", "expire"]
@@ -116,3 +120,42 @@ def test_the_size_is_always_the_sum_and_under_the_bounds(steps: list[tuple[str, 
         total = sum(k.size for run in (A, B) for k in kept.listed(run))
         assert kept.size == total <= 3000
         assert all(sum(k.size for k in kept.listed(run)) <= 2000 for run in (A, B))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        EngineJson((b"{1}",)),
+        EngineJson((b"{1}", b"{2}")),
+        EngineJson((b"{}",), whole=True),
+        EngineJson(()),
+        Text("one"),
+        Text("two", index=1),
+        Text(""),
+        Usage(1, 2),
+        Failed("engine_error", Layer.SERVING, "it failed"),
+    ],
+)
+def test_what_is_kept_comes_back_as_it_was(body: Body) -> None:
+    kept = KeptEvents()
+    kept.begin(A)
+    pushed = RuntimeEvent(A, 2, 7, body)
+
+    kept.push(pushed, 10, 1234)
+
+    assert kept.after(A, 0) == [pushed]
+    assert [(k.event, k.size, k.at_ms) for k in kept.listed(A)] == [(pushed, 10 + EVENT_OVERHEAD_BYTES, 1234)]
+
+
+def test_kept_tokens_are_nothing_for_the_garbage_collector_to_walk() -> None:
+    kept = KeptEvents()
+    kept.begin(A)
+    gc.collect()
+    before = len(gc.get_objects())
+
+    for seq in range(1, 1001):
+        kept.push(RuntimeEvent(A, 1, seq, EngineJson((b"{%d}" % seq,))), 10, seq)
+    gc.collect()  # lets go of the tuples inside
+    gc.collect()  # and then of those around them
+
+    assert len(gc.get_objects()) - before < 100
