@@ -22,6 +22,7 @@ BUSY_TIMEOUT_MS: Final = 5000  # chosen: a command beside the daemon (`token add
 MAX_WAL_BYTES: Final = 64 * 1024 * 1024  # chosen: what a checkpoint leaves on the disk
 CHECKED_BYTES: Final = 64 * 1024 * 1024  # chosen: read whole in about 0.1 s when opened; larger files are trusted
 CLOSE_TIMEOUT_S: Final = 5.0
+_WAL_RETRY_S: Final = 0.01
 
 _log = get_logger("sqlite")
 
@@ -101,7 +102,7 @@ async def open_writer(where: Path | None, migrations: Sequence[str]) -> Connecti
     """
 
     def prepare(connection: sqlite3.Connection) -> None:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        mode = _turn_to_wal(connection)
         if where is not None and mode != "wal":
             _log.warning("database_without_wal", path=str(where), mode=mode, effect="reads wait for writes")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -118,6 +119,23 @@ async def open_writer(where: Path | None, migrations: Sequence[str]) -> Connecti
     if where is not None:
         _make_file(where)
     return await _connect(where, prepare)
+
+
+def _turn_to_wal(connection: sqlite3.Connection) -> str:
+    """Returns the journal mode that holds now. On the connection's thread: it may sleep.
+
+    Two that turn a new file to WAL at once would wait for each other for ever, so SQLite refuses one of them
+    without looking at the busy timeout. That one tries again, within the same time.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if _code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(_WAL_RETRY_S)
 
 
 async def open_reader(where: Path) -> Connection:
