@@ -6,6 +6,7 @@ import typer
 
 from iop_edge.app import run_edge
 from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, load_folder
+from iop_shared.aio.garbage import calm_garbage_collector
 from iop_shared.aio.loop import run as run_loop
 from iop_shared.logs import setup_logging
 
@@ -20,4 +21,5 @@ def run(
     """Run the edge until Ctrl-C or SIGTERM. Ready when it logs edge_started and run.json is in its folder."""
     setup_logging("edge", level=log_level)
     folder, settings = load_folder(folder)
+    calm_garbage_collector()
     raise typer.Exit(run_loop(lambda stop: run_edge(settings, folder, stop)))

@@ -7,6 +7,7 @@ import typer
 from iop_node.app import run_node
 from iop_node.commands.options import DEFAULT_FOLDER, FolderOption
 from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings
+from iop_shared.aio.garbage import calm_garbage_collector
 from iop_shared.aio.loop import run as run_loop
 from iop_shared.errors import BadRequest, InvalidConfig
 from iop_shared.link.auth import parse_token
@@ -38,4 +39,5 @@ def run(
         raise
     except BadRequest as error:
         raise InvalidConfig(str(token_path), [str(error)]) from None
+    calm_garbage_collector()
     raise typer.Exit(run_loop(lambda stop: run_node(settings, token, folder, stop)))
