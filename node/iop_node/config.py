@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import Field
 
-from iop_node.core.allow import AllowList, check_pattern
+from iop_node.core.allow import AllowList, check_pattern, is_file_pattern
 from iop_node.core.execution import ExecutionLimits
 from iop_node.core.node import NodeLimits
 from iop_node.store.sqlite import Retention
@@ -35,6 +35,7 @@ class AllowSection(Section):
 
     adapters: list[str] = Field(default_factory=lambda: ["mock", "vllm"])
     base_urls: list[str] = Field(default_factory=lambda: ["http://127.0.0.1:*", "http://localhost:*"])
+    files: list[str] = Field(default_factory=list)
 
 
 class HttpSection(Section):
@@ -87,7 +88,7 @@ class NodeSettings(Section):
 
     def allow_list(self) -> AllowList:
         """Returns what the core checks pushed configurations against."""
-        return AllowList(tuple(self.allow.adapters), tuple(self.allow.base_urls))
+        return AllowList(tuple(self.allow.adapters), tuple(self.allow.base_urls), tuple(self.allow.files))
 
     def node_limits(self) -> NodeLimits:
         """Returns the bounds of the core."""
@@ -126,6 +127,7 @@ def find_problems(settings: NodeSettings) -> list[str]:
         *edge_problems(settings.edges, allow_plaintext=settings.allow_plaintext),
         *_label_problems(settings.labels),
         *_pattern_problems(settings.allow.base_urls),
+        *_file_problems(settings.allow.files),
     ]
 
 
@@ -183,3 +185,12 @@ def _pattern_problems(patterns: list[str]) -> list[str]:
         except ValueError as error:
             problems.append(f"[allow] base_urls: {error}")
     return problems
+
+
+def _file_problems(patterns: list[str]) -> list[str]:
+    return [
+        f"[allow] files: {pattern!r} is not a file that can be allowed: use an absolute path, "
+        'or a folder\'s with /* behind it, for example "/etc/iop/keys/*"'
+        for pattern in patterns
+        if not is_file_pattern(pattern)
+    ]

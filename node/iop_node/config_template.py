@@ -20,6 +20,7 @@ edges = [{edge}]
 [allow]                             # the last word about what an edge may have run here
 adapters = ["mock", "vllm"]
 base_urls = ["http://127.0.0.1:*", "http://localhost:*"]
+# files = ["/etc/iop/keys/*"]       # what an adapter's api_key_file may name: a path, or FOLDER/*
 
 [http]                              # /healthz and /metrics
 listen = "127.0.0.1:7481"           # port 0: a free one, see run.json

@@ -45,10 +45,14 @@ def test_what_join_writes_loads_as_it_is(tmp_path: Path, allow_plaintext: bool) 
     assert settings == NodeSettings(node_id="n.1-a", edges=[edge], allow_plaintext=allow_plaintext)
 
 
+def names_an_example(line: str) -> bool:
+    return line.startswith(("# labels", "# files"))
+
+
 def test_the_template_names_every_default_as_it_is(tmp_path: Path) -> None:
     text = node_toml(NodeId("n"), ListenAddress("127.0.0.1", 7443), allow_plaintext=False)
     uncommented = "\n".join(
-        line.removeprefix("# ") if line.startswith("# ") and " = " in line and "labels" not in line else line
+        line.removeprefix("# ") if line.startswith("# ") and " = " in line and not names_an_example(line) else line
         for line in text.splitlines()
     )
 
@@ -91,6 +95,11 @@ def test_variables_win_over_the_file(tmp_path: Path) -> None:
             GOOD + '[allow]\nbase_urls = ["127.0.0.1"]',
             "[allow] base_urls: '127.0.0.1' is not a pattern of base URLs: use scheme://host:port, for example "
             '"http://127.0.0.1:*"',
+        ),
+        (
+            GOOD + '[allow]\nfiles = ["keys/*"]',
+            "[allow] files: 'keys/*' is not a file that can be allowed: use an absolute path, or a folder's with "
+            '/* behind it, for example "/etc/iop/keys/*"',
         ),
         (
             GOOD + f'labels = {{ site = "{"x" * 129}" }}',

@@ -1,5 +1,6 @@
 """What the node's own file lets an edge run here. Pure. The owner of the machine has the last word."""
 
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
@@ -11,14 +12,18 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
-    """Adapter types and the base URLs that adapters may dial.
+    """Adapter types, the base URLs that adapters may dial, and the files that they may read.
 
     A URL pattern is `scheme://host:port`; the port may be `*`, the host may be `*`. What follows the port in
     a URL is free. Compared part by part, never as text: `http://127.0.0.1:80@evil.example` is not loopback.
+
+    A file is allowed by its absolute path, or by `FOLDER/*` for all that lies right in FOLDER. Otherwise an
+    edge could have a node send any secret of its owner to an engine as a key.
     """
 
     adapters: tuple[str, ...]
     base_urls: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
     def problems_of(self, config: AdapterConfig) -> Iterable[str]:
         """Yields a sentence for everything in `config` that is not allowed here."""
@@ -30,6 +35,20 @@ class AllowList:
             )
         if "base_url" in config.settings:
             yield from self.problems_of_url(config.name, config.settings["base_url"])
+        for key, value in config.settings.items():
+            if key.endswith("_file") and value is not None:
+                yield from self.problems_of_file(config.name, key, value)
+
+    def problems_of_file(self, name: str, key: str, path: object) -> Iterable[str]:
+        """Yields a sentence if the adapter `name` may not read `path`, which its setting `key` names."""
+        if not isinstance(path, str):
+            yield f"adapter {name!r}: {key} must be text, not {type(path).__name__}"
+        elif not any(_is_file_in(path, pattern) for pattern in self.files):
+            allowed = ", ".join(self.files) or "none"
+            yield (
+                f"adapter {name!r}: {key} {path[:200]!r} is not allowed on this node "
+                f"(allow.files in its own file: {allowed})"
+            )
 
     def problems_of_url(self, name: str, url: object) -> Iterable[str]:
         """Yields a sentence if the adapter `name` may not dial `url`."""
@@ -57,6 +76,20 @@ def check_pattern(pattern: str) -> str:
             f'{pattern!r} is not a pattern of base URLs: use scheme://host:port, for example "http://127.0.0.1:*"'
         )
     return pattern
+
+
+def is_file_pattern(pattern: str) -> bool:
+    """Whether `pattern` is an absolute path, plainly spelled, or such a folder's with `/*` behind it."""
+    path = pattern.removesuffix("/*")
+    return posixpath.isabs(path) and posixpath.normpath(path) == path and "*" not in path
+
+
+def _is_file_in(path: str, pattern: str) -> bool:
+    # Only the plain spelling: no "..", no doubled or trailing slash.
+    if not posixpath.isabs(path) or posixpath.normpath(path) != path:
+        return False
+    folder, _, last = pattern.rpartition("/")
+    return posixpath.dirname(path) == folder if last == "*" else path == pattern
 
 
 def _matches(url: str, pattern: str) -> bool:

@@ -85,3 +85,39 @@ def test_what_is_no_pattern_says_the_form(pattern: str) -> None:
     assert str(caught.value) == (
         f'{pattern!r} is not a pattern of base URLs: use scheme://host:port, for example "http://127.0.0.1:*"'
     )
+
+
+FILES = AllowList(("vllm",), (), ("/etc/iop/engine.key", "/etc/iop/keys/*"))
+
+
+@pytest.mark.parametrize("path", ["/etc/iop/engine.key", "/etc/iop/keys/a", None])
+def test_a_file_that_the_owner_named_may_be_read(path: str | None) -> None:
+    assert list(FILES.problems_of(config(api_key_file=path))) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/shadow",
+        "/etc/iop/keys/../../shadow",
+        "/etc/iop/keys/deeper/a",
+        "/etc/iop/keys//a",
+        "/etc/iop/keys",
+        "//etc/iop/engine.key",
+        "engine.key",
+        "",
+    ],
+)
+def test_any_other_file_is_refused(path: str) -> None:
+    assert list(FILES.problems_of(config(api_key_file=path))) == [
+        f"adapter 'a': api_key_file {path!r} is not allowed on this node "
+        "(allow.files in its own file: /etc/iop/engine.key, /etc/iop/keys/*)"
+    ]
+
+
+def test_the_rule_is_for_every_setting_that_names_a_file() -> None:
+    assert list(ALLOW.problems_of(config(some_other_file="/etc/passwd"))) == [
+        "adapter 'a': some_other_file '/etc/passwd' is not allowed on this node "
+        "(allow.files in its own file: none)"
+    ]
+    assert list(ALLOW.problems_of(config(api_key_file=5))) == ["adapter 'a': api_key_file must be text, not int"]
