@@ -20,7 +20,6 @@ from iop_edge.domain.kept_events import KeptEvents
 from iop_edge.domain.ledger import LedgerLimits
 from iop_edge.domain.node_configs import NodeConfigs, Revision
 from iop_edge.event_log import EventLog
-from iop_edge.instance_lock import InstanceLock
 from iop_edge.metrics import EdgeMetrics
 from iop_edge.service import EdgeService, ServiceLimits
 from iop_edge.stores.history_writer import HistoryWriter
@@ -41,6 +40,7 @@ from iop_shared.clock import Clock, SystemClock
 from iop_shared.errors import Unavailable
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import AdapterName, NodeId
+from iop_shared.instance_lock import InstanceLock
 from iop_shared.link.messages import LinkLimits
 from iop_shared.logs import get_logger
 from iop_shared.metrics import Metrics
@@ -100,7 +100,7 @@ class EdgeApp:
 
     async def _start(self) -> EdgeAddresses:
         settings, clock = self._settings, self._clock
-        self._stack.enter_context(InstanceLock(self._folder / LOCK_FILE))
+        self._stack.enter_context(InstanceLock(self._folder / LOCK_FILE, "an edge"))
         database = await Database.open(self._folder / DATABASE_FILE, MIGRATIONS, name="edge")
         self._database = database
         self._stack.push_async_callback(database.aclose)

@@ -43,7 +43,7 @@ class EventLog:
         level = LEVELS.get(event.kind, "debug")
         if level == "debug" and not self._is_debug:
             return
-        if event.kind == "node_lost" and event.detail.get("code") in _QUIET_ENDS:
+        if event.kind in ("node_lost", "node_refused") and event.detail.get("code") in _QUIET_ENDS:
             level = "info"
         fields = {key: value for key, value in event.detail.items() if value not in (None, "")}
         if event.node_id is not None:

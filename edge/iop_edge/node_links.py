@@ -249,7 +249,8 @@ class NodeLinks:
         self._runs.drain_queue()
 
     def _on_draining(self, key: LinkKey, body: DrainingChanged) -> None:
-        self._registry.take_draining(key, body)
+        if not self._registry.take_draining(key, body):
+            return
         detail = {"draining": body.draining, "reason": body.reason}
         self._bus.publish("node_draining_changed", node_id=key.node_id, detail=detail)
         self._runs.drain_queue()

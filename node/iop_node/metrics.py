@@ -6,7 +6,7 @@ from iop_node.core.node import Node
 from iop_node.core.ports import RunRecord
 from iop_node.transport.edge_link import EdgeLink
 from iop_shared.aio.sqlite import DatabaseStatistics
-from iop_shared.link.messages import GateState
+from iop_shared.link.messages import OPEN_GATES
 from iop_shared.metrics import BYTES_BUCKETS, FIRST_TOKEN_BUCKETS_S, LabelCap, Metrics
 
 
@@ -71,7 +71,7 @@ class NodeMetrics:
             "iop_node_adapter_gate_open",
             "1 where an adapter may take work, by what its gate says.",
             lambda: {
-                (self._adapters.fold(status.name),): float(status.gate.state is not GateState.CLOSED)
+                (self._adapters.fold(status.name),): float(status.gate.state in OPEN_GATES)
                 for status in node.adapter_statuses()
             },
             ("adapter",),

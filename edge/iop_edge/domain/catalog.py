@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from iop_edge.domain.routing import OPEN_GATES, Candidate
+from iop_edge.domain.routing import Candidate
 from iop_edge.domain.views import ModelView, ResolvedModel, RunOrder
 from iop_shared.errors import UnknownName
 from iop_shared.ids import AdapterName, NodeId, ProfileName, TargetName, check_target
-from iop_shared.link.messages import AdapterStatus
+from iop_shared.link.messages import OPEN_GATES, AdapterStatus
 from iop_shared.runs import RunLimits
 
 

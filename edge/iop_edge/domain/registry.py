@@ -200,10 +200,14 @@ class NodeRegistry:
         self._refresh(key.node_id)
         return True
 
-    def take_draining(self, key: LinkKey, body: DrainingChanged) -> None:
-        """Takes that a node stopped or resumed taking runs."""
-        self._nodes[key.node_id].is_draining = body.draining
+    def take_draining(self, key: LinkKey, body: DrainingChanged) -> bool:
+        """Takes that a node stopped or resumed taking runs; returns whether that is new (GoAway says it too)."""
+        entry = self._nodes[key.node_id]
+        if entry.is_draining is body.draining:
+            return False
+        entry.is_draining = body.draining
         self._refresh(key.node_id)
+        return True
 
     def candidates(self) -> list[Candidate]:
         """Returns every node as routing sees it."""

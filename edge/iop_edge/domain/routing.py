@@ -12,13 +12,11 @@ from typing import Final
 
 from iop_edge.domain.views import Refusal
 from iop_shared.ids import AdapterName, NodeId, TargetName
-from iop_shared.link.messages import AdapterStatus, GateState
+from iop_shared.link.messages import OPEN_GATES, AdapterStatus
 from iop_shared.runs import Operation
 
 # Reasons that pass by themselves; a run that meets only these (beside permanent ones) may wait.
 WAITABLE_CODES: Final = frozenset({"capacity", "node_busy", "adapter_busy", "config_pending"})
-OPEN_GATES: Final = frozenset({GateState.OPEN, GateState.NOT_APPLICABLE})
-"""An unknown gate takes no new work: what cannot be checked is not known to hold."""
 MAX_REASONS_SHOWN: Final = 8
 
 
@@ -141,7 +139,10 @@ def _check_config(candidate: Candidate, need: Need) -> Objection | None:
         case "applied":
             return None
         case "rejected":
-            return "config_rejected", "has rejected its configuration"
+            # Its old configuration stays in force, and what that offers is as good as before.
+            if need.adapter in candidate.adapters:
+                return None
+            return "config_rejected", f"lacks the adapter {need.adapter} and has rejected its configuration"
         case _:
             return "config_pending", "has not applied its configuration yet"
 

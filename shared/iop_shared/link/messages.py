@@ -37,6 +37,10 @@ class GateState(StrEnum):
     NOT_APPLICABLE = "not_applicable"
 
 
+OPEN_GATES: Final = frozenset({GateState.OPEN, GateState.NOT_APPLICABLE})
+"""The verdicts with which an adapter may take work. Unknown is not one of them."""
+
+
 class Verdict(StrEnum):
     """What the edge says of a run that a node reports as open."""
 

@@ -45,7 +45,12 @@ def choose(candidates: list[Candidate], need: Need = NEED, in_flight: dict[str, 
             "config_pending",
             "has not applied its configuration yet",
         ),
-        (candidate(config_state="rejected"), NEED, "config_rejected", "has rejected its configuration"),
+        (
+            candidate(config_state="rejected", adapters={}),
+            NEED,
+            "config_rejected",
+            "lacks the adapter vllm and has rejected its configuration",
+        ),
         (candidate(adapters={}), NEED, "adapter_missing", "lacks the adapter vllm"),
         (
             candidate(adapter=status(targets=(TargetName("llama"),))),
@@ -229,6 +234,12 @@ needs = st.builds(
     ),
     favourite=st.none() | st.sampled_from([NodeId("n0"), NodeId("n2")]),
 )
+
+
+def test_a_node_that_rejected_a_change_goes_on_with_what_it_offers() -> None:
+    decision = choose([candidate(config_state="rejected")])
+
+    assert decision.node_id == "gpu-1"
 
 
 @given(candidates_, needs, st.dictionaries(st.sampled_from([f"n{i}" for i in range(6)]), st.integers(0, 4)))
