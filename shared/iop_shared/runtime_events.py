@@ -196,9 +196,10 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The run was lost: its node ended, or could not be reached within the grace."""
+    """The run was lost: its node ended, or could not be reached within the grace. `code`: docs/errors.md."""
 
-    reason: str
+    code: str
+    message: str
     closing: Closing = Closing()
 
 

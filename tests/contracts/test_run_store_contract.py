@@ -158,7 +158,7 @@ async def test_open_rows_become_interrupted_and_ended_ones_stay(store: RunStore)
         left,
         state=RunState.INTERRUPTED,
         ended_at_ms=1_700_000_099_000,
-        code="interrupted",
+        code="node_restarted",
         layer="node",
         message="the node was restarted",
     )

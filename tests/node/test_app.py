@@ -183,7 +183,10 @@ async def test_a_stop_drains_interrupts_what_is_left_and_keeps_the_record(tmp_pa
     row = await store.get(asked.run_id, 1)
     await store.aclose()
     assert row is not None
-    assert (row.state, row.message) == (RunState.INTERRUPTED, "the node is stopping (SIGTERM)")
+    assert (row.state, row.message) == (
+        RunState.INTERRUPTED,
+        "the node is stopping (SIGTERM); the run was not complete",
+    )
 
 
 async def test_a_fatal_refusal_ends_the_process_with_the_edges_sentence(tmp_path: Path) -> None:

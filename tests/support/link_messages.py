@@ -89,7 +89,7 @@ terminal_bodies = st.one_of(
     st.builds(Succeeded, closings),
     st.builds(Failed, texts, st.sampled_from(Layer), texts, closings, st.booleans(), uint32, data),
     st.builds(Cancelled, texts, st.booleans(), uint64, closings),
-    st.builds(Interrupted, texts, closings),
+    st.builds(Interrupted, texts, texts, closings),
 )
 bodies = st.one_of(
     st.builds(Started, names, texts, names, texts),

@@ -28,7 +28,7 @@ from iop_edge.domain.effects import (
     SendRun,
     TryElsewhere,
 )
-from iop_edge.domain.live_run import LiveRun, Shun
+from iop_edge.domain.live_run import INTERRUPT_SENTENCES, LiveRun, Shun
 from iop_edge.domain.places import Places
 from iop_edge.domain.refusal_rules import BUSY_RETRY_S, REFUSAL_RULES, UNKNOWN_RULE, RefusalRule
 from iop_edge.domain.views import Refusal, RunOrder, RunView
@@ -281,11 +281,11 @@ class Ledger:
             effects.extend(self._expire(self._live[run_id]))
         return effects
 
-    def interrupt_all(self, reason: str) -> Sequence[Effect]:
-        """Ends every live run: the edge stops."""
+    def interrupt_all(self, code: str) -> Sequence[Effect]:
+        """Ends every live run: the edge stops. `code`: one of `INTERRUPT_SENTENCES`."""
         effects: list[Effect] = []
         for run in tuple(self._live.values()):
-            effects.extend(self._end(run, Interrupted(reason, run.closing(self._clock.monotonic()))))
+            effects.extend(self._end(run, self._interrupted(run, code)))
         return effects
 
     # --- steps --------------------------------------------------------------------------------------
@@ -308,14 +308,17 @@ class Ledger:
         self._deadlines.pop(run.run_id, None)
         return [moved]
 
-    def _give_up(self, run: LiveRun, reason: str) -> Sequence[Effect]:
+    def _give_up(self, run: LiveRun, code: str) -> Sequence[Effect]:
         """The node does not have the run any more, or has been away for too long."""
         if run.state is RunState.CANCELLING:
             return self._end(run, run.cancelled(self._clock.monotonic(), confirmed=False))
         if run.may_restart and run.reroutes < MAX_REROUTES:
             run.reroutes += 1
             return self._reroute(run)
-        return self._end(run, Interrupted(reason, run.closing(self._clock.monotonic())))
+        return self._end(run, self._interrupted(run, code))
+
+    def _interrupted(self, run: LiveRun, code: str) -> Interrupted:
+        return Interrupted(code, INTERRUPT_SENTENCES[code], run.closing(self._clock.monotonic()))
 
     def _expire(self, run: LiveRun) -> Sequence[Effect]:
         if run.state is not RunState.DISPATCHED:

@@ -176,8 +176,8 @@ class LiveRun:
             case Failed():
                 code, layer, message = terminal.code, terminal.layer.value, terminal.message
             case Interrupted():
-                code, layer = terminal.reason, _INTERRUPT_LAYERS.get(terminal.reason, Layer.NODE).value
-                message = _INTERRUPT_SENTENCES.get(terminal.reason, "")
+                code, message = terminal.code, terminal.message
+                layer = INTERRUPT_LAYERS.get(code, Layer.NODE).value
             case Cancelled():
                 cancel_confirmed, cancel_took_ms = terminal.confirmed, terminal.took_ms
             case _:
@@ -218,9 +218,10 @@ class LiveRun:
         return None if moment_s is None else moment_s - self.created_s
 
 
-_INTERRUPT_LAYERS: Final = {"edge_restarted": Layer.EDGE}
-_INTERRUPT_SENTENCES: Final = {
+INTERRUPT_LAYERS: Final = {"edge_restarted": Layer.EDGE}
+INTERRUPT_SENTENCES: Final = {
     "node_lost": "the link to the node was lost and did not come back within the grace",
     "node_restarted": "the node's process ended while the run was under way",
     "edge_restarted": "the edge's process ended while the run was under way",
 }
+"""What the edge itself says of a run that is lost."""

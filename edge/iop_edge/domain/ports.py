@@ -78,7 +78,7 @@ class RunHistory(Protocol):
             BadRequest: the cursor is not one of ours.
         """
 
-    async def interrupt_live(self, reason: str, at_ms: int) -> int:
+    async def interrupt_live(self, code: str, at_ms: int) -> int:
         """Marks every run that has no end as interrupted; returns how many. Called once at start."""
 
     async def prune(self, *, before_ms: int, keep_runs: int, batch: int) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from iop_edge.domain.live_run import INTERRUPT_SENTENCES
 from iop_edge.domain.ports import RunFilter
 from iop_edge.domain.views import RunEventView, RunPage, RunView
 from iop_edge.stores.rows import event_from_row, event_to_row
@@ -50,16 +51,16 @@ class MemoryRunHistory:
         views = tuple(found[:limit])
         return RunPage(views, views[-1].run_id if len(found) > limit else None)
 
-    async def interrupt_live(self, reason: str, at_ms: int) -> int:
+    async def interrupt_live(self, code: str, at_ms: int) -> int:
         """Marks every run without an end as interrupted; returns how many."""
         live = [view for view in self._runs.values() if view.ended_at_ms is None]
         for view in live:
             self._runs[view.run_id] = replace(
                 view,
                 state=RunState.INTERRUPTED,
-                code=reason,
+                code=code,
                 layer="edge",
-                message="the edge's process ended while the run was under way",
+                message=INTERRUPT_SENTENCES[code],
                 ended_at_ms=at_ms,
             )
         return len(live)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from iop_edge.domain.live_run import INTERRUPT_SENTENCES
 from iop_edge.domain.ports import RunFilter
 from iop_edge.domain.views import RunEventView, RunPage, RunView
 from iop_edge.stores.rows import RUN_COLUMNS, event_from_row, event_to_row, run_from_row, run_to_row
@@ -67,16 +68,16 @@ class SqliteRunHistory:
         views = tuple(run_from_row(row) for row in rows[:limit])
         return RunPage(views, views[-1].run_id if len(rows) > limit else None)
 
-    async def interrupt_live(self, reason: str, at_ms: int) -> int:
+    async def interrupt_live(self, code: str, at_ms: int) -> int:
         """Marks every run without an end as interrupted; returns how many."""
         rows = await self._database.read("SELECT count(*) FROM runs WHERE ended_at_ms IS NULL")
-        message = "the edge's process ended while the run was under way"
+        message = INTERRUPT_SENTENCES[code]
         await self._database.write(
             [
                 (
                     "UPDATE runs SET state = ?, code = ?, layer = 'edge', message = ?, ended_at_ms = ? "
                     "WHERE ended_at_ms IS NULL",
-                    (RunState.INTERRUPTED.value, reason, message, at_ms),
+                    (RunState.INTERRUPTED.value, code, message, at_ms),
                 )
             ]
         )

@@ -138,7 +138,7 @@ def body_json(body: Body) -> dict[str, Any]:
                 "closing": closing_json(body.closing),
             }
         case Interrupted():
-            return {"reason": body.reason, "closing": closing_json(body.closing)}
+            return {"code": body.code, "message": body.message, "closing": closing_json(body.closing)}
         case _:
             assert_never(body)
 

@@ -107,6 +107,7 @@ ERRORS: Final[Mapping[str, ErrorRow]] = {
     "adapter_error": ErrorRow(500, SERVER),
     "node_lost": ErrorRow(502, SERVER),
     "node_restarted": ErrorRow(502, SERVER),
+    "node_stopping": ErrorRow(502, SERVER),
     "node_silent": ErrorRow(504, TIMEOUT),
     "interrupted": ErrorRow(502, SERVER),
     "cancelled": ErrorRow(409, SERVER),
@@ -220,10 +221,11 @@ def problem_of_terminal(body: Failed | Cancelled | Interrupted) -> HttpProblem:
         case Cancelled():
             return make_problem("cancelled", f"the run was cancelled: {body.reason or 'no reason given'}")
         case Interrupted():
-            code = body.reason if body.reason in ERRORS else "interrupted"
+            code = body.code if body.code in ERRORS else "interrupted"
             return make_problem(
                 code,
-                f"the run was interrupted before it was complete: {body.reason}; it can be tried again",
+                f"the run was interrupted before it was complete: {body.message or body.code}; "
+                "it can be tried again",
                 layer="node",
                 retryable=True,
             )

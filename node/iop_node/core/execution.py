@@ -73,7 +73,8 @@ class LimitHit:
 class NodeGivesUp:
     """The node stops, or has had no link for longer than the grace."""
 
-    reason: str
+    code: str
+    message: str
 
 
 StopCause = CancelAsked | LimitHit | NodeGivesUp
@@ -331,8 +332,8 @@ class Execution:
                 return Cancelled(reason, confirmed, max(0, round((now - self._asked_at) * 1000)), closing)
             case LimitHit(code, layer, message):
                 return Failed(code, layer, message, closing)
-            case NodeGivesUp(reason):
-                return Interrupted(reason, closing)
+            case NodeGivesUp(code, message):
+                return Interrupted(code, message, closing)
             case None:
                 pass
             case _ as never:

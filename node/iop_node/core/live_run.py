@@ -66,7 +66,7 @@ def terminal_of(record: RunRecord) -> Terminal:
         case RunState.FAILED:
             return Failed(record.code, Layer(record.layer), record.message, closing)
         case _:
-            return Interrupted(record.message, closing)
+            return Interrupted(record.code, record.message, closing)
 
 
 def begin_record(request: RunRequest, accepted_at_ms: int) -> RunRecord:
@@ -97,8 +97,8 @@ def finish_record(record: RunRecord, terminal: Terminal, ended_at_ms: int) -> Ru
             code, layer, message = terminal.code, terminal.layer.value, terminal.message
         case Cancelled(reason=reason, confirmed=confirmed):
             code, message = ("cancelled" if confirmed else "cancelled_unconfirmed"), reason
-        case Interrupted(reason=reason):
-            code, layer, message = "interrupted", "node", reason
+        case Interrupted():
+            code, layer, message = terminal.code, Layer.NODE.value, terminal.message
         case _ as never:
             assert_never(never)
     return replace(

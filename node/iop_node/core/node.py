@@ -157,7 +157,7 @@ class Node:
             self._admission.draining_reason = reason
             self._tell(DrainingChanged(True, reason))
         for live in self._live.values():
-            live.execution.stop(NodeGivesUp(reason))
+            live.execution.stop(NodeGivesUp("node_stopping", f"{reason}; the run was not complete"))
         budget = self._limits.execution
         await self._wait_for(
             lambda: all(live.outbox.has_ended for live in self._live.values()),
@@ -430,7 +430,9 @@ class Node:
         if self._live:
             log.warning("runs_given_up", runs=len(self._live), disconnect_grace_s=grace_s)
         for live in self._live.values():
-            live.execution.stop(NodeGivesUp(f"no link to the edge for {grace_s:g} s (disconnect_grace_s)"))
+            live.execution.stop(
+                NodeGivesUp("node_lost", f"no link to the edge for {grace_s:g} s (disconnect_grace_s)")
+            )
 
     def _tell(self, body: EdgeNodeEventBody) -> None:
         if self._edge is not None:

@@ -175,8 +175,11 @@ class RunStore(Protocol):
     async def list_recent(self, limit: int = 50) -> Sequence[RunRecord]:
         """Returns the newest rows first, at most `limit`."""
 
-    async def interrupt_open(self, reason: str, ended_at_ms: int) -> Sequence[RunRecord]:
-        """Marks every row that is still RUNNING as INTERRUPTED and returns them. Called once at start."""
+    async def interrupt_open(self, message: str, ended_at_ms: int) -> Sequence[RunRecord]:
+        """Marks every row that is still RUNNING as INTERRUPTED (`node_restarted`) and returns them.
+
+        Called once at start.
+        """
 
     async def aclose(self) -> None:
         """Closes within seconds. Safe to call twice."""

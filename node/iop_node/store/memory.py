@@ -59,7 +59,7 @@ class MemoryRunStore:
         newest_first = sorted(self._rows, reverse=True)
         return [self._rows[key] for key in newest_first[:limit]]
 
-    async def interrupt_open(self, reason: str, ended_at_ms: int) -> Sequence[RunRecord]:
+    async def interrupt_open(self, message: str, ended_at_ms: int) -> Sequence[RunRecord]:
         """See RunStore."""
         self._check_open()
         left = [record for record in self._rows.values() if record.state is RunState.RUNNING]
@@ -68,9 +68,9 @@ class MemoryRunStore:
                 record,
                 state=RunState.INTERRUPTED,
                 ended_at_ms=ended_at_ms,
-                code="interrupted",
+                code="node_restarted",
                 layer="node",
-                message=reason,
+                message=message,
             )
             for record in left
         ]

@@ -93,7 +93,7 @@ WHERE_UNSETTLED: Final = (
 )
 INTERRUPT: Final = (
     "UPDATE runs SET settled = 1, state = 'interrupted', ended_at_ms = ?, "
-    "code = 'interrupted', layer = 'node', message = ? "
+    "code = 'node_restarted', layer = 'node', message = ? "
     "WHERE state = 'running'"
 )
 # By batches, so that no write holds the file for long. UUIDv7 sorts by time of birth.

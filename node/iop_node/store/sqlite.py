@@ -89,11 +89,11 @@ class SqliteRunStore:
         """See RunStore."""
         return await self._read(f"{schema.SELECT} ORDER BY run_id DESC, attempt DESC LIMIT ?", (limit,))
 
-    async def interrupt_open(self, reason: str, ended_at_ms: int) -> Sequence[RunRecord]:
+    async def interrupt_open(self, message: str, ended_at_ms: int) -> Sequence[RunRecord]:
         """See RunStore."""
         left = await self._read(f"{schema.SELECT} WHERE state = 'running'", ())
         try:
-            await self._database.write([(schema.INTERRUPT, (ended_at_ms, reason))])
+            await self._database.write([(schema.INTERRUPT, (ended_at_ms, message))])
         except Unavailable as error:
             raise _journal_unavailable(error) from error
         ended = [await self.get(record.run_id, record.attempt) for record in left]

@@ -140,7 +140,7 @@ def event_summary(event: RunEvent) -> str:
             how = "confirmed by the engine" if value.get("confirmed") is True else "not confirmed by the engine"
             return f"{event.text('reason')}, in {event.number('took_ms')} ms, {how}"
         case "interrupted":
-            return event.text("reason")
+            return f"{event.text('code')}: {event.text('message')}"
         case "succeeded":
             closing = value.get("closing")
             return str(closing.get("finish_reason", "")) if isinstance(closing, dict) else ""

@@ -215,7 +215,9 @@ def _print_ending(ending: RunEvent, record: RunRecord | None) -> None:
                 console.print(render.printable(text), style="red" if text.startswith("failed") else None)
         case "interrupted":
             console.print("interrupted: the run was lost on its node", style="red")
-            console.print(f"  {render.printable(ending.text('reason'))}")
+            console.print(
+                f"  {render.printable(ending.text('message'))} ({render.printable(ending.text('code'))})"
+            )
             console.print(f"  next: {_NEXT_STEP_BY_LAYER['node']}")
         case "cancelled":
             console.print(f"cancelled: {render.printable(ending.text('reason'))}", style="yellow")

@@ -207,7 +207,8 @@ def _fill_cancelled(wire: pb.RuntimeEvent, body: Cancelled) -> None:
 
 def _fill_interrupted(wire: pb.RuntimeEvent, body: Interrupted) -> None:
     _fill_closing(wire.interrupted.closing, body.closing)
-    wire.interrupted.reason = body.reason
+    wire.interrupted.code = body.code
+    wire.interrupted.message = body.message
 
 
 _FILL: Final[dict[type, Callable[[pb.RuntimeEvent, Any], None]]] = {
@@ -293,5 +294,5 @@ _READ: Final[dict[str, Callable[[Any], Body]]] = {
     "succeeded": lambda w: Succeeded(_read_closing(w.closing)),
     "failed": _read_failed,
     "cancelled": lambda w: Cancelled(w.reason, w.confirmed, w.took_ms, _read_closing(w.closing)),
-    "interrupted": lambda w: Interrupted(w.reason, _read_closing(w.closing)),
+    "interrupted": lambda w: Interrupted(w.code, w.message, _read_closing(w.closing)),
 }

@@ -394,7 +394,9 @@ def test_a_node_that_stays_away_beyond_the_grace_interrupts_the_run(story: Story
     assert (event.seq, event.body) == (
         3,
         Interrupted(
-            "node_lost", Closing(events=2, output_bytes=3, timings=replace(Closing().timings, total_s=60.0))
+            "node_lost",
+            "the link to the node was lost and did not come back within the grace",
+            Closing(events=2, output_bytes=3, timings=replace(Closing().timings, total_s=60.0)),
         ),
     )
     view = story.ended()
@@ -454,7 +456,7 @@ def test_a_restarted_node_interrupts_what_had_output_exactly_once(story: Story) 
     story.ledger.link_lost(LINK)
 
     _, effects = story.ledger.link_opened(NEXT, [], same_boot=False)
-    later = story.event(3, Interrupted("node_restarted"), link=NEXT)
+    later = story.event(3, Interrupted("node_restarted", "its process ended"), link=NEXT)
 
     assert kinds(list(effects)) == ["RuntimeEvent", "RunEnded"]
     assert later == [AckUpTo(NEXT, RUN, 1, 3)]
@@ -465,7 +467,7 @@ def test_a_restarted_node_that_kept_the_terminal_event_may_say_it(story: Story) 
     story.ledger.link_lost(LINK)
 
     verdicts, _ = story.ledger.link_opened(NEXT, [OpenRun(RUN, 1, 3, "ended")], same_boot=False)
-    story.event(3, Interrupted("node_restarted"), link=NEXT)
+    story.event(3, Interrupted("node_restarted", "its process ended"), link=NEXT)
 
     assert verdicts[0].verdict is Verdict.KEEP
     assert story.ended().code == "node_restarted"

@@ -38,7 +38,7 @@ BODIES: list[Body] = [
     Succeeded(),
     Failed("engine_error", Layer.SERVING, "no"),
     Cancelled("asked", True, 1),
-    Interrupted("node_restarted"),
+    Interrupted("node_restarted", "its process ended"),
 ]
 runs, nodes = st.sampled_from(RUNS), st.sampled_from(NODES)
 links = st.builds(LinkKey, nodes, st.integers(1, 4).map(Epoch))

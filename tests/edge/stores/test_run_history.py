@@ -117,7 +117,7 @@ async def test_a_newer_record_replaces_an_older_one(history: RunHistory) -> None
         Succeeded(CLOSING),
         Failed("engine_error", Layer.SERVING, "HTTP 500", CLOSING, retryable=True, engine_status=500),
         Cancelled("enough", True, 12, CLOSING),
-        Interrupted("node_lost", Closing()),
+        Interrupted("node_lost", "the link was lost", Closing()),
     ],
 )
 async def test_lifecycle_events_come_back_as_they_were(history: RunHistory, body: Body) -> None:

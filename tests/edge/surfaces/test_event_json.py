@@ -101,7 +101,11 @@ CASES: list[tuple[Body, str, dict[str, Any]]] = [
         "cancelled",
         {"reason": "operator", "confirmed": True, "took_ms": 12, "closing": CLOSING_JSON},
     ),
-    (Interrupted("node_lost", CLOSING), "interrupted", {"reason": "node_lost", "closing": CLOSING_JSON}),
+    (
+        Interrupted("node_lost", "lost", CLOSING),
+        "interrupted",
+        {"code": "node_lost", "message": "lost", "closing": CLOSING_JSON},
+    ),
 ]
 
 

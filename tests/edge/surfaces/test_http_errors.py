@@ -175,8 +175,8 @@ def test_overload_keeps_the_engines_word(engine_status: int, status: int) -> Non
 
 def test_other_endings() -> None:
     cancelled = problem_of_terminal(Cancelled("operator", True, 3))
-    lost = problem_of_terminal(Interrupted("node_lost"))
-    odd = problem_of_terminal(Interrupted("cable cut"))
+    lost = problem_of_terminal(Interrupted("node_lost", "its link did not come back"))
+    odd = problem_of_terminal(Interrupted("cable_cut", "somebody cut the cable"))
 
     assert (cancelled.status, cancelled.code) == (409, "cancelled")
     assert cancelled.message == "the run was cancelled: operator"
@@ -185,7 +185,10 @@ def test_other_endings() -> None:
     assert (stopping.status, stopping.code, stopping.retryable) == (503, "edge_draining", True)
     assert stopping.message == "the edge is stopping; try again when it is back"
     assert (lost.status, lost.code, lost.retryable) == (502, "node_lost", True)
-    assert lost.message == "the run was interrupted before it was complete: node_lost; it can be tried again"
+    assert (
+        lost.message
+        == "the run was interrupted before it was complete: its link did not come back; it can be tried again"
+    )
     assert odd.code == "interrupted"
 
 

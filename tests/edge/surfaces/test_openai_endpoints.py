@@ -209,7 +209,7 @@ async def test_refused_run_is_answered_at_once(
         (Failed("queue_timeout", Layer.EDGE, "no place", retryable=True), 503, "queue_timeout", None),
         (Failed("engine_rejected", Layer.TARGET, "no", engine_status=418), 418, "engine_rejected", None),
         (Cancelled("operator", True, 3), 409, "cancelled", "false"),
-        (Interrupted("node_lost"), 502, "node_lost", None),
+        (Interrupted("node_lost", "its link did not come back"), 502, "node_lost", None),
         (Gap(3, 9, "bound"), 502, "output_gap", None),
     ],
 )

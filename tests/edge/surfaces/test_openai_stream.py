@@ -172,9 +172,9 @@ async def test_connection_is_used_again_after_a_stream(edge: Edge) -> None:
         (Failed("engine_stream_truncated", Layer.SERVING, "cut off"), "engine_stream_truncated", "cut off"),
         (Cancelled("operator", True, 1), "cancelled", "the run was cancelled: operator"),
         (
-            Interrupted("node_lost"),
+            Interrupted("node_lost", "its link did not come back"),
             "node_lost",
-            "the run was interrupted before it was complete: node_lost; it can be tried again",
+            "the run was interrupted before it was complete: its link did not come back; it can be tried again",
         ),
         (
             Gap(2, 8, "bound"),

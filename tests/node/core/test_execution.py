@@ -284,11 +284,11 @@ async def test_a_failure_while_being_cancelled_is_a_cancelled_run(bench: Bench) 
 async def test_a_node_that_gives_up_interrupts_the_run(bench: Bench) -> None:
     task, _ = await bench.started()
 
-    bench.execution.stop(NodeGivesUp("the node stops"))
+    bench.execution.stop(NodeGivesUp("node_stopping", "the node stops"))
 
     terminal = await task
     assert isinstance(terminal, Interrupted)
-    assert terminal.reason == "the node stops"
+    assert (terminal.code, terminal.message) == ("node_stopping", "the node stops")
 
 
 async def test_the_total_timeout_fails_the_run() -> None:

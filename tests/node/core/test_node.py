@@ -320,7 +320,10 @@ async def test_after_the_grace_without_a_link_runs_are_interrupted(bench: Bench)
 
     terminal = edge.events[-1].body
     assert isinstance(terminal, Interrupted)
-    assert terminal.reason == "no link to the edge for 0.02 s (disconnect_grace_s)"
+    assert (terminal.code, terminal.message) == (
+        "node_lost",
+        "no link to the edge for 0.02 s (disconnect_grace_s)",
+    )
 
 
 async def test_a_link_within_the_grace_stops_its_clock(bench: Bench) -> None:
@@ -543,7 +546,8 @@ async def test_stopping_interrupts_what_runs_tells_it_and_closes_everything_once
 
     terminal = await bench.edge.wait_terminal(asked.run_id)
     assert isinstance(terminal, Interrupted)
-    assert terminal.reason == "SIGTERM"
+    assert terminal.code == "node_stopping"
+    assert terminal.message == "SIGTERM; the run was not complete"
     assert bench.made[0].closed == 1
     with pytest.raises(Unavailable):
         await bench.store.list_recent()

@@ -201,8 +201,8 @@ def test_a_failed_run_says_code_layer_message_and_next_step(iop: Iop, edge: Scri
     [
         ({"type": "cancelled", "reason": "operator", "confirmed": True, "took_ms": 3}, ExitCode.CANCELLED,
          "cancelled: operator\n"),
-        ({"type": "interrupted", "reason": "the node was restarted"}, ExitCode.FAILED,
-         "interrupted: the run was lost on its node\n  the node was restarted\n"
+        ({"type": "interrupted", "code": "node_restarted", "message": "the node was restarted"}, ExitCode.FAILED,
+         "interrupted: the run was lost on its node\n  the node was restarted (node_restarted)\n"
          "  next: `iop nodes` shows the node's state; its log has the rest\n"),
     ],
 )  # fmt: skip

@@ -390,9 +390,11 @@ class Cancelled(_message.Message):
     def __init__(self, closing: _Optional[_Union[Closing, _Mapping]] = ..., reason: _Optional[str] = ..., confirmed: _Optional[bool] = ..., took_ms: _Optional[int] = ...) -> None: ...
 
 class Interrupted(_message.Message):
-    __slots__ = ("closing", "reason")
+    __slots__ = ("closing", "code", "message")
     CLOSING_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     closing: Closing
-    reason: str
-    def __init__(self, closing: _Optional[_Union[Closing, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    code: str
+    message: str
+    def __init__(self, closing: _Optional[_Union[Closing, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
