@@ -23,9 +23,9 @@ from iop_shared.client import render
 from iop_shared.client.api import EdgeApi
 from iop_shared.client.children import Child, StopRequest, stop_in_order
 from iop_shared.client.demo import Steps, wait_record
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.records import RunRecord
 from iop_shared.client.runs import print_run
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 NODE: Final = "cpu-1"
 _FREE: Final = "127.0.0.1:0"

@@ -104,7 +104,7 @@ def test_each_reason_of_routing_is_explained_and_exists() -> None:
 
 
 def test_the_exit_codes_are_told_as_they_are() -> None:
-    from iop_shared.client.exit_codes import ExitCode
+    from iop_shared.exit_codes import ExitCode
 
     assert set(_rows("exit-codes.md")) == {str(code.value) for code in ExitCode}
 

@@ -4,8 +4,8 @@ import typer
 
 from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, load_folder, print_json
 from iop_edge.config import CONFIG_FILE
-from iop_shared.client.exit_codes import ExitCode
 from iop_shared.errors import InvalidConfig
+from iop_shared.exit_codes import ExitCode
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 

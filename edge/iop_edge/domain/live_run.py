@@ -182,36 +182,19 @@ class LiveRun:
                 cancel_confirmed, cancel_took_ms = terminal.confirmed, terminal.took_ms
             case _:
                 pass
-        order = self.order
         closing = terminal.closing
-        return RunView(
-            run_id=self.run_id,
-            attempt=self.attempt,
-            state=self.state,
-            adapter=order.adapter,
-            target=order.target,
-            operation=order.operation,
-            created_at_ms=self.created_at_ms,
-            node_id=self.node_id,
-            profile=order.profile,
-            session=order.session,
-            source=order.source,
+        return replace(
+            self.view(),
             ended_at_ms=now_ms,
             code=code,
             layer=layer,
             message=message,
             finish_reason=closing.finish_reason,
             usage=closing.usage if closing.usage is not None else self.usage,
-            queued_s=self._since_created(self.started_s),
-            first_token_s=self._since_created(self.first_output_s),
             total_s=now_s - self.created_s,
-            input_bytes=self.input_bytes,
-            output_bytes=self.output_bytes,
-            events=self.events,
             cancel_reason=self.cancel_reason or (terminal.reason if isinstance(terminal, Cancelled) else ""),
             cancel_confirmed=cancel_confirmed,
             cancel_took_ms=cancel_took_ms,
-            refusals=self.refusals,
         )
 
     def _since_created(self, moment_s: float | None) -> float | None:

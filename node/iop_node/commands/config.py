@@ -6,8 +6,8 @@ import typer
 
 from iop_node.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, print_json
 from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings
-from iop_shared.client.exit_codes import ExitCode
 from iop_shared.errors import BadRequest, InvalidConfig
+from iop_shared.exit_codes import ExitCode
 from iop_shared.link.auth import parse_token
 from iop_shared.private_files import read_secret
 

@@ -15,8 +15,8 @@ from iop_node.transport.check import check_edge
 from iop_shared import __version__
 from iop_shared.aio.loop import StopSignal
 from iop_shared.aio.loop import run as run_loop
-from iop_shared.client.exit_codes import ExitCode
 from iop_shared.errors import BadRequest, InvalidConfig, InvalidName, Unavailable
+from iop_shared.exit_codes import ExitCode
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import NodeId, check_name, new_boot_id
 from iop_shared.link.auth import Token, parse_token

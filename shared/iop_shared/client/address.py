@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 DEFAULT_URL: Final = "http://127.0.0.1:7480"
 _LOOPBACK: Final = ("127.", "localhost", "::1")

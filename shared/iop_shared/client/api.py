@@ -13,7 +13,6 @@ from urllib.parse import quote
 import httpx
 
 from iop_shared.client.address import is_loopback
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.records import (
     BusEvent,
     ModelRecord,
@@ -25,6 +24,7 @@ from iop_shared.client.records import (
 )
 from iop_shared.client.sse import EventReader, ServerEvent, StreamBroken
 from iop_shared.errors import nearest
+from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.ids import is_run_id
 
 ANSWER_TIMEOUT_S: Final = 30.0

@@ -10,9 +10,9 @@ import typer
 
 from iop_shared.client import render
 from iop_shared.client.api import EdgeApi, EdgeRefused
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.options import EdgeOption, JsonOption, edge_api, print_json
 from iop_shared.client.records import ModelRecord
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 _PROMPT: Final = "> "
 _HELP: Final = "/new begins anew · /model NAME changes the model · /quit or Ctrl-D leaves · Ctrl-C stops an answer"

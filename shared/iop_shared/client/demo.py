@@ -21,9 +21,9 @@ from iop_shared.client import render
 from iop_shared.client.answer import AnswerPrinter
 from iop_shared.client.api import EdgeApi
 from iop_shared.client.children import Child, StopRequest, stop_in_order
-from iop_shared.client.exit_codes import CommandFailed
 from iop_shared.client.records import RunEvent, RunRecord
 from iop_shared.client.runs import print_run
+from iop_shared.exit_codes import CommandFailed
 
 _ADAPTER_OF: Final[Mapping[str, str]] = {"demo-a": "day", "demo-b": "night"}
 """Each node and the one adapter that it offers, so that routing has something to decide."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from iop_shared.client.engines import Engine
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 BEGIN: Final = "# --- iop up: begin. Written anew by each `iop up`; keep your own adapters outside. ---"
 END: Final = "# --- iop up: end ---"

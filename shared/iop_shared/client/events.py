@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from iop_shared.client import render
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.options import EdgeOption, JsonOption, edge_api, print_json
 from iop_shared.client.records import BusEvent
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 
 def events(

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from iop_shared.client.address import RunFile, read_run_file
 from iop_shared.client.api import EdgeApi
 from iop_shared.client.children import Child, StopRequest
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.records import NodeRecord
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import typer
 
 from iop_shared.client.address import find_edge_url
 from iop_shared.client.api import EdgeApi
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 EdgeOption = Annotated[
     str | None,

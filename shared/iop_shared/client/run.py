@@ -13,10 +13,10 @@ import typer
 from iop_shared.client import render
 from iop_shared.client.answer import AnswerPrinter
 from iop_shared.client.api import EdgeApi, EdgeRefused
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.options import EdgeOption, JsonOption, edge_api, json_or_text, parse_pair, print_json
 from iop_shared.client.records import RunEvent, RunRecord
 from iop_shared.errors import nearest
+from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.runs import Operation
 
 CANCEL_WAIT_S: Final = 5.0

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from iop_shared.client import render
 from iop_shared.client.answer import event_summary, joined
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.options import EdgeOption, JsonOption, edge_api, print_json
 from iop_shared.client.records import RunEvent, RunRecord
 from iop_shared.client.render import Column
 from iop_shared.errors import nearest
+from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.runs import RunState
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or enough of its beginning.")]

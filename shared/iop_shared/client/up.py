@@ -23,9 +23,9 @@ from iop_shared.client.chat import choose_model
 from iop_shared.client.children import DRAIN_S, Child, StopRequest, stop_in_order
 from iop_shared.client.edge_file import GeneratedAdapter, parse_edge_file, plan_adapters, render_edge_file
 from iop_shared.client.engines import USUAL_PORTS, Engine, find_engines
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.records import ModelRecord
 from iop_shared.errors import InvalidName, IopError
+from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import check_name
 from iop_shared.private_files import write_private

@@ -12,7 +12,7 @@ from tests.support.scripted_edge import Answer, ScriptedEdge, answer_error, answ
 
 from iop_shared.client.address import DEFAULT_URL, check_url, find_edge_url
 from iop_shared.client.api import EdgeApi
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 HINT = "  start one with `iop up`, or name another with --edge URL or IOP_EDGE_URL\n"
 

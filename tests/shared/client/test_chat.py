@@ -19,8 +19,8 @@ from tests.shared.client.conftest import Iop
 from tests.support.scripted_edge import Answer, Asked, ScriptedEdge, answer_error, answer_json, chat_chunks
 
 from iop_shared.client.chat import choose_model
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.records import ModelRecord
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 PATH = "/v1/chat/completions"
 

@@ -14,7 +14,7 @@ from iop_shared.client.edge_file import (
     render_edge_file,
 )
 from iop_shared.client.engines import Engine
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
+from iop_shared.exit_codes import CommandFailed, ExitCode
 
 PATH = Path("/etc/iop/edge.toml")
 OLLAMA = Engine("ollama", "http://127.0.0.1:11434", ("qwen3:8b",))

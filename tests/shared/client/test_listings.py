@@ -12,10 +12,10 @@ from tests.support.scripted_edge import Answer, ScriptedEdge, answer_json
 
 from iop_shared import __version__
 from iop_shared.client import render
-from iop_shared.client.exit_codes import ExitCode
 from iop_shared.client.nodes import NODE_COLUMNS
 from iop_shared.client.render import Column
 from iop_shared.client.runs import RUN_COLUMNS
+from iop_shared.exit_codes import ExitCode
 
 
 def test_nodes(iop: Iop, edge: ScriptedEdge) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.shared.client.conftest import RUN_A, Iop, run_json
 from tests.support.scripted_edge import ScriptedEdge, answer_error, answer_json, run_events
 
-from iop_shared.client.exit_codes import ExitCode
+from iop_shared.exit_codes import ExitCode
 
 STARTED = {"type": "started", "adapter": "mock", "target": "echo", "node_id": "gpu-1", "engine": ""}
 SUCCEEDED = {"type": "succeeded", "closing": {"finish_reason": "stop"}}

@@ -20,7 +20,6 @@ from tests.support.scripted_edge import answer_json, scripted_edge
 from iop_shared.client.__main__ import run_command
 from iop_shared.client.address import is_alive
 from iop_shared.client.engines import USUAL_PORTS
-from iop_shared.client.exit_codes import CommandFailed, ExitCode
 from iop_shared.client.up import (
     check_port_free,
     curl_line,
@@ -30,6 +29,7 @@ from iop_shared.client.up import (
     python_line,
     read_node_id,
 )
+from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.http_listen import ListenAddress
 
 
