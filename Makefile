@@ -24,7 +24,7 @@ test: venv ## every test that needs no real engine
 	$(BIN)/pytest -m "not real_llama"
 
 test-llama: .venv/.llama ## the tests against a real llama.cpp server with real weights
-	$(BIN)/pytest -m real_llama
+	IOP_REQUIRE_LLAMA=1 $(BIN)/pytest -m real_llama
 
 demo: venv ## an edge and two nodes on this machine at work, in half a minute
 	$(BIN)/iop demo
