@@ -206,6 +206,9 @@ class Dispatcher:
                 continue
             need = self._need_of(run.order, run)
             decision = choose_node(self._registry.candidates(), need, self.ledger.in_flight, self._rng)
+            if decision.node_id is not None:  # the node that was busy may be asked again, just now
+                self._place(run.run_id, decision)
+                continue
             message = f"no place became free within {self.queue.timeout_s:g} s: {explain(need, decision.refusals)}"
             self.ledger.note_refusals(run.run_id, decision.refusals[:MAX_REFUSALS_KEPT])
             self.apply(self.ledger.fail(run.run_id, "queue_timeout", Layer.EDGE, message, retryable=True))
