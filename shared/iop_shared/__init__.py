@@ -1,8 +1,20 @@
 """What edge and node share: values, the link, and small asyncio pieces. Imports neither daemon."""
 
-from importlib.metadata import PackageNotFoundError, version
+TYPE_CHECKING = False
 
-try:
-    __version__ = version("iop-platform")
-except PackageNotFoundError:  # run from a source tree without an install
-    __version__ = "0+source"
+__version__: str
+
+if not TYPE_CHECKING:  # for a checker, a module's __getattr__ would make every name exist
+
+    def __getattr__(name: str) -> str:
+        # Only when asked for: it takes longer than everything else that a program's first moment needs.
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version("iop-platform")
+        except PackageNotFoundError:  # run from a source tree without an install
+            found = "0+source"
+        globals()["__version__"] = found
+        return found

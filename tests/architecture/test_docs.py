@@ -194,9 +194,9 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def _commands() -> dict[str, Any]:
-    from iop_edge.__main__ import app as edge
-    from iop_node.__main__ import app as node
-    from iop_shared.client.__main__ import app as client
+    from iop_edge.program import app as edge
+    from iop_node.program import app as node
+    from iop_shared.client.program import app as client
 
     return {
         name: typer.main.get_command(app)

@@ -40,7 +40,7 @@ def test_development_tools_are_never_imported() -> None:
 def test_starting_a_command_imports_nothing_of_the_other_daemon() -> None:
     """A node on a small machine should not load the edge's HTTP stack, nor the client a daemon's."""
     for package, other in (("iop_edge", "iop_node"), ("iop_node", "iop_edge")):
-        code = f"import sys, {package}.__main__; print([m for m in sys.modules if m.startswith('{other}')])"
+        code = f"import sys, {package}.program; print([m for m in sys.modules if m.startswith('{other}')])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.daemons import wait_for
 
-from iop_edge.__main__ import run_command
+from iop_edge.program import run_command
 from iop_shared.link.auth import parse_token
 
 Output = pytest.CaptureFixture[str]

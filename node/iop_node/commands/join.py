@@ -1,5 +1,6 @@
 """`iop-node join`: makes the node's folder for an edge, after the edge has said that it takes this node."""
 
+import asyncio
 import re
 import socket
 import sys
@@ -15,6 +16,7 @@ from iop_node.transport.check import check_edge
 from iop_shared import __version__
 from iop_shared.aio.loop import StopSignal
 from iop_shared.aio.loop import run as run_loop
+from iop_shared.aio.tasks import TaskOwner
 from iop_shared.errors import BadRequest, InvalidConfig, InvalidName, Unavailable
 from iop_shared.exit_codes import ExitCode
 from iop_shared.http_listen import ListenAddress
@@ -147,7 +149,15 @@ def ask_edge(
 
     async def main(stop: StopSignal) -> int:
         identity = NodeIdentity(node_id, new_boot_id(), token, __version__)
-        answers.append(await check_edge(address, identity))
+        tasks = TaskOwner("join", lambda *_: None)  # its failure is raised below
+        check = tasks.spawn(check_edge(address, identity), name="check")
+        asked_to_stop = tasks.spawn(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({check, asked_to_stop}, return_when=asyncio.FIRST_COMPLETED)
+            if check.done():
+                answers.append(check.result())
+        finally:
+            await tasks.cancel_all()
         return ExitCode.OK
 
     try:

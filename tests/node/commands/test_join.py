@@ -2,18 +2,20 @@
 
 import asyncio
 import json
+import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.support.fake_edge import FakeEdge
 
-from iop_node.__main__ import run_command
 from iop_node.commands.join import parse_edge, read_token
 from iop_node.config import load_node_settings
+from iop_node.program import run_command
 from iop_shared.errors import BadRequest
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import AdapterName
@@ -129,6 +131,38 @@ async def test_an_edge_that_is_not_there_writes_nothing_unless_told_not_to_ask(t
     unchecked = await iop_node(*arguments, "--no-check")
     assert unchecked.returncode == 0
     assert (folder / "node.toml").exists()
+
+
+async def test_ctrl_c_ends_the_wait_for_an_edge_that_says_nothing(tmp_path: Path) -> None:
+    came = asyncio.Event()
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        came.set()
+
+    accepted: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        arguments = ("join", address, "--token", new_token().text, "--name", "n1", "--dir", str(tmp_path / "n"))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "iop_node",
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(30):
+            await came.wait()
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            said = await process.communicate()
+        for writer in accepted:
+            writer.close()
+
+    assert (process.returncode, *said) == (130, b"", b"")
+    assert time.monotonic() - began < 4, "not by the deadline of the handshake, which is 5 s"
+    assert not (tmp_path / "n").exists()
 
 
 async def test_an_edge_that_is_busy_is_a_matter_of_trying_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.scripted_edge import ScriptedEdge, scripted_edge
 
-from iop_shared.client.__main__ import run_command
+from iop_shared.client.program import run_command
 
 RUN_A = "0192f0c4-1a2b-7c3d-8e4f-0123456789ab"
 RUN_B = "0192f0c4-1a2b-7fff-8e4f-0123456789ab"

@@ -17,9 +17,9 @@ import httpx
 import pytest
 from tests.support.scripted_edge import answer_json, scripted_edge
 
-from iop_shared.client.__main__ import run_command
 from iop_shared.client.address import is_alive
 from iop_shared.client.engines import USUAL_PORTS
+from iop_shared.client.program import run_command
 from iop_shared.client.up import (
     check_port_free,
     curl_line,
