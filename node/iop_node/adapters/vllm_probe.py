@@ -82,6 +82,8 @@ class EngineProbe:
             raise openai_errors.engine_answered(self._at, status, body)
         answer = parse_json(body)
         models = answer.get("data") if isinstance(answer, dict) else None
+        if models is None and isinstance(answer, dict) and answer.get("object") == "list" and "data" in answer:
+            models = []  # how Ollama says that it has none
         if not isinstance(models, list):
             raise openai_errors.bad_response(
                 self._at, "answered /v1/models with something that is no list of models"

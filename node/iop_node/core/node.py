@@ -106,6 +106,7 @@ class Node:
             self._tell,
             probe_interval_s=limits.probe_interval_s,
             probe_timeout_s=limits.probe_timeout_s,
+            max_runs=limits.max_runs,
             rng=rng,
         )
         self._roster = self._offering.roster

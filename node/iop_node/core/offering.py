@@ -45,10 +45,12 @@ class Offering:
         *,
         probe_interval_s: float,
         probe_timeout_s: float,
+        max_runs: int,
         rng: random.Random | None = None,
     ) -> None:
         self._tasks, self._tell = tasks, tell
-        self.roster = Roster(factories, allow)
+        self._max_runs = max_runs
+        self.roster = Roster(factories, allow, max_runs=max_runs)
         self._prober = Prober(
             self.roster,
             tasks,
@@ -93,6 +95,14 @@ class Offering:
                 adapters=[a.name for a in config.adapters],
                 made=[slot.config.name for slot in applied.added],
             )
+            for adapter in config.adapters:
+                if adapter.max_concurrent > self._max_runs:
+                    log.warning(
+                        "max_concurrent_lowered",
+                        adapter=adapter.name,
+                        max_concurrent=adapter.max_concurrent,
+                        max_runs=self._max_runs,
+                    )
             await self._prober.probe(applied.added, FIRST_PROBE_WAIT_S)
         self._tell_if_changed()
         return ConfigResult(config.revision, config.hash, applied=True)

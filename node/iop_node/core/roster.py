@@ -6,7 +6,7 @@ closed when its last run is over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from iop_node.core.allow import AllowList
 from iop_node.core.outbox import RunKey
@@ -80,8 +80,10 @@ class Applied:
 class Roster:
     """The slots by name, and the retired ones."""
 
-    def __init__(self, factories: Mapping[str, AdapterFactory], allow: AllowList) -> None:
-        self._factories, self._allow = factories, allow
+    def __init__(
+        self, factories: Mapping[str, AdapterFactory], allow: AllowList, *, max_runs: int = MAX_CONCURRENT_LIMIT
+    ) -> None:
+        self._factories, self._allow, self._max_runs = factories, allow, max_runs
         self._slots: dict[AdapterName, Slot] = {}
         self._retired: list[Slot] = []
         self.revision = 0
@@ -106,8 +108,9 @@ class Roster:
         return {name: slot.offer() for name, slot in self._slots.items()}
 
     def statuses(self) -> tuple[AdapterStatus, ...]:
-        """What the edge is told of each, sorted by name."""
-        return tuple(self._slots[name].status() for name in sorted(self._slots))
+        """What the edge is told of each, sorted by name: it routes by this, so no more places than the node has."""
+        told = (self._slots[name].status() for name in sorted(self._slots))
+        return tuple(replace(one, max_concurrent=min(one.max_concurrent, self._max_runs)) for one in told)
 
     def in_flight(self, name: AdapterName) -> int:
         """How many runs hold a place of `name`; those of a retired slot of that name count too."""

@@ -86,6 +86,14 @@ async def test_an_engine_of_a_flavour_that_we_do_not_know(engine: Engine) -> Non
     assert (result.gate.state, result.targets, result.engine) == (GateState.OPEN, ("a", "b"), "")
 
 
+async def test_an_ollama_without_a_model_is_open_and_offers_nothing(engine: Engine) -> None:
+    engine.routes = {"/v1/models": plain(b'{"object":"list","data":null}\n')}
+
+    result = await probe(engine)
+
+    assert result == ProbeResult(Gate(GateState.OPEN, "engine_models", "targets: 0"), (), "")
+
+
 async def test_loading_closes_the_gate_though_the_models_are_listed(engine: Engine) -> None:
     engine.routes["/health"] = of_capture("llama-server/health_loading.http")
 

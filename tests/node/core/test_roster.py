@@ -144,3 +144,11 @@ async def test_an_adapter_that_was_not_asked_yet_has_an_unknown_gate_and_takes_a
 
     assert offer.gate.state is GateState.UNKNOWN
     assert offer.targets is None
+
+
+def test_the_edge_is_told_no_more_places_than_the_node_has() -> None:
+    it = Roster({"played": build}, AllowList(("played",), ()), max_runs=4)
+
+    it.apply(config(adapter("a", most=8), adapter("b", most=2)))
+
+    assert [status.max_concurrent for status in it.statuses()] == [4, 2]
