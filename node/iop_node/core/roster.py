@@ -108,7 +108,7 @@ class Roster:
         return {name: slot.offer() for name, slot in self._slots.items()}
 
     def statuses(self) -> tuple[AdapterStatus, ...]:
-        """What the edge is told of each, sorted by name: it routes by this, so no more places than the node has."""
+        """What the edge is told of each, by name. It routes by this: no more places than the node has."""
         told = (self._slots[name].status() for name in sorted(self._slots))
         return tuple(replace(one, max_concurrent=min(one.max_concurrent, self._max_runs)) for one in told)
 

@@ -9,10 +9,20 @@ from tests.support.fake_node import MOCK, FakeNode, echo
 from tests.support.inbox import wait_for
 
 from iop_edge.domain.views import EdgeEvent
+from iop_shared.codec import encode_message
 from iop_shared.errors import LinkError, LinkRefused
+from iop_shared.framing import encode_frame, encode_prefix
 from iop_shared.ids import NodeId, RunId, new_boot_id
 from iop_shared.link.auth import new_token
-from iop_shared.link.messages import CancelRun, ConfigPush, EventAck, RejectClass, RunInputPart, RunSubmission
+from iop_shared.link.messages import (
+    CancelRun,
+    ConfigPush,
+    EventAck,
+    OpenRuns,
+    RejectClass,
+    RunInputPart,
+    RunSubmission,
+)
 from iop_shared.runs import RunRequest
 from iop_shared.runtime_events import EngineJson, Failed, Started, Succeeded, Text
 
@@ -61,10 +71,22 @@ async def test_wrong_unknown_revoked_and_missing_tokens_are_refused(edge: Runnin
         "node_unknown",
     ]
     assert {answer.reject_class for answer in answers} == {RejectClass.FATAL}
-    assert str(answers[4]).endswith(
-        "this token belongs to node 'gpu-2', but the node calls itself 'gpu-1': "
-        "join with `--name gpu-2`, or make a token with `iop-edge token add gpu-1`"
+    invalid = (
+        "the token of node 'gpu-1' is not valid on this edge: make one with `iop-edge token add gpu-1` "
+        "and give it to `iop-node join EDGE --token TOKEN`"
     )
+    assert edge.addresses is not None
+    said = f"{edge.addresses.link}: the edge refused this node"
+    assert [str(answer) for answer in answers] == [
+        f"{said} (token_missing): node 'gpu-1' sent no token: make one with `iop-edge token add gpu-1` "
+        "on the edge and give it to `iop-node join EDGE --token TOKEN`",
+        f"{said} (token_invalid): {invalid}",
+        f"{said} (token_invalid): {invalid}",
+        f"{said} (token_revoked): token {gone.token_id} of node 'gpu-1' has been revoked: make a new one with "
+        "`iop-edge token add gpu-1` and give it to `iop-node join EDGE --token TOKEN`",
+        f"{said} (node_unknown): this token belongs to node 'gpu-2', but the node calls itself 'gpu-1': join with "
+        "`--name gpu-2`, or make a token with `iop-edge token add gpu-1`",
+    ]
     assert edge.service.list_nodes() == []
     told = [event.detail["code"] for event in await events_of_kind(edge, "node_refused")]
     assert told == [answer.code for answer in answers]
@@ -143,10 +165,39 @@ async def test_another_process_gets_the_name_of_one_that_does_not_answer(edge: R
             "not_iop",
             "this is an HTTP request, not an iop link: HTTP clients belong on the [http] port",
         ),
-        (b"\x16\x03\x01\x02\x00\x01\x00", "not_iop", "TLS"),
-        (b"\x00\x10\x00\x00", "frame_too_large", "1048576"),
-        (b"", "link_lost", "the connection ended"),
+        (
+            b"\x16\x03\x01\x02\x00\x01\x00",
+            "not_iop",
+            "this is a TLS client hello, not an iop link: this port speaks plain TCP; dial it without TLS",
+        ),
+        (b"what?\n", "not_iop", "this is text, not an iop link: only iop nodes and edges speak on a link port"),
+        (
+            b"\xfb\xfa\xf9\xf8\xf7\xf6",
+            "frame_too_large",
+            "a frame of 4227529208 bytes exceeds max_frame_bytes=16384; closing the link",
+        ),
+        (
+            encode_prefix(1 << 20),
+            "frame_too_large",
+            "a frame of 1048576 bytes exceeds max_frame_bytes=16384; closing the link",
+        ),
+        (
+            encode_prefix(100) + b"abc",
+            "frame_truncated",
+            "the stream ended after 3 of the 100 bytes of a frame",
+        ),
+        (
+            encode_frame(b"\xff\xff\xff"),
+            "protocol_error",
+            "a frame of 3 bytes is not a protobuf Frame of package iop.v1",
+        ),
+        (
+            encode_frame(encode_message(OpenRuns())),
+            "protocol_error",
+            "OpenRuns came in state await_hello; expected Goodbye or Hello",
+        ),
     ],
+    ids=["HTTP", "TLS", "text", "noise", "over the limit", "truncated", "no protobuf", "another message"],
 )
 async def test_what_is_no_node_gives_one_clear_event(
     edge: RunningEdge, said: bytes, code: str, message: str
@@ -154,23 +205,20 @@ async def test_what_is_no_node_gives_one_clear_event(
     assert edge.addresses is not None
     _, writer = await asyncio.open_connection(edge.addresses.link.host, edge.addresses.link.port)
     writer.write(said)
+    writer.write_eof()
     await writer.drain()
-    if not said:
-        writer.close()
-        await writer.wait_closed()
 
     with edge.service.subscribe(after_event_id=0) as stream:
         told = None
         while told is None:
             batch = await stream.next_batch()
             told = next((e for e in batch.events if e.kind == "node_refused"), None)
-    if said:
-        writer.close()
-        await writer.wait_closed()
+    writer.close()
+    await writer.wait_closed()
 
-    assert told.detail["code"] == code
-    assert message in told.detail["message"]
-    assert told.detail["address"].startswith("127.0.0.1:")
+    address = told.detail["address"]
+    assert address.startswith("127.0.0.1:")
+    assert (told.detail["code"], told.detail["message"]) == (code, f"{address}: {message}")
     assert edge.service.list_nodes() == []
 
 
