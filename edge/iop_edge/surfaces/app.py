@@ -154,7 +154,10 @@ class UnknownUrl(BadRequest):
     code = "unknown_url"
 
     def __init__(self, method: str, path: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no endpoint {method} {path[:100]!r}: {nearest(path, list(known))}")
+        # Who speaks one dialect has no use for the other's endpoints.
+        dialect = "/v1/" if path.startswith("/v1/") else "/"
+        alike = [one for one in known if one.startswith(dialect)]
+        super().__init__(f"there is no endpoint {method} {path[:100]!r}: {nearest(path, alike)}")
 
 
 class MethodNotAllowed(BadRequest):

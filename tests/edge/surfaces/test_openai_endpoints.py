@@ -331,7 +331,12 @@ async def test_models_are_listed_and_found_by_ids_with_slashes(edge: Edge) -> No
 async def test_unknown_path_and_method(edge: Edge) -> None:
     path = await edge.client.post("/v1/chat/completion")
     method = await edge.client.get("/v1/chat/completions")
+    far_off = await edge.client.post("/v1/audio/speech")
 
+    assert openai_error(far_off)["message"] == (
+        "there is no endpoint POST '/v1/audio/speech': known: /v1/chat/completions, /v1/completions, "
+        "/v1/embeddings, /v1/models, /v1/models/{model...}"
+    )
     assert path.status_code == 404
     assert openai_error(path) == {
         "message": "there is no endpoint POST '/v1/chat/completion': "
