@@ -1,23 +1,25 @@
 """RunHistory in SQLite. Bounded reads, cursor pagination, deletion in batches."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from iop_edge.domain.live_run import INTERRUPT_SENTENCES
 from iop_edge.domain.ports import RunFilter
 from iop_edge.domain.views import RunEventView, RunPage, RunView
-from iop_edge.stores.rows import RUN_COLUMNS, event_from_row, event_to_row, run_from_row, run_to_row
-from iop_shared.aio.sqlite import Database
+from iop_edge.stores.rows import RUN_COLUMNS, Row, event_from_row, event_to_row, run_from_row, run_to_row
+from iop_shared.aio.sqlite import Database, Statement
 from iop_shared.errors import BadRequest
 from iop_shared.ids import RunId, is_run_id
 from iop_shared.runs import RunState
 
 _SELECT: Final = f"SELECT {', '.join(RUN_COLUMNS)} FROM runs"
-_SAVE: Final = (
-    f"INSERT OR REPLACE INTO runs ({', '.join(RUN_COLUMNS)}) VALUES ({', '.join('?' * len(RUN_COLUMNS))})"
-)
-_SAVE_EVENT: Final = "INSERT OR IGNORE INTO run_events VALUES (?, ?, ?, ?, ?, ?)"
+_SAVE: Final = f"INSERT OR REPLACE INTO runs ({', '.join(RUN_COLUMNS)}) VALUES "
+_SAVE_EVENT: Final = "INSERT OR IGNORE INTO run_events VALUES "
+ROWS_PER_STATEMENT: Final = 16
+"""Chosen: the database's thread and the loop hand the interpreter's lock to and fro at every statement, which
+costs more than the insert. Small enough that a statement of each size stays prepared."""
 
 
 class SqliteRunHistory:
@@ -28,9 +30,9 @@ class SqliteRunHistory:
 
     async def save(self, runs: Sequence[RunView], events: Sequence[tuple[RunId, RunEventView]]) -> None:
         """Writes records and lifecycle events in one transaction; see `RunHistory.save`."""
-        statements: list[tuple[str, Sequence[Any]]] = [(_SAVE, run_to_row(view)) for view in runs]
-        statements += [(_SAVE_EVENT, event_to_row(run_id, event)) for run_id, event in events]
-        await self._database.write(statements)
+        run_rows = [run_to_row(view) for view in runs]
+        event_rows = [event_to_row(run_id, event) for run_id, event in events]
+        await self._database.write([*_insert(_SAVE, run_rows), *_insert(_SAVE_EVENT, event_rows)])
 
     async def get(self, run_id: RunId) -> RunView | None:
         """Returns a run, or None."""
@@ -102,6 +104,14 @@ class SqliteRunHistory:
 
     async def aclose(self) -> None:
         """Nothing to do: the database belongs to `app.py`."""
+
+
+def _insert(head: str, rows: Sequence[Row]) -> Iterator[Statement]:
+    """Yields statements that insert `rows`, all of one width, several rows each."""
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        block = rows[start : start + ROWS_PER_STATEMENT]
+        places = f"({', '.join('?' * len(block[0]))})"
+        yield head + ", ".join([places] * len(block)), tuple(chain.from_iterable(block))
 
 
 def check_cursor(cursor: str | None) -> None:

@@ -108,6 +108,8 @@ async def open_writer(where: Path | None, migrations: Sequence[str]) -> Connecti
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
         connection.execute("PRAGMA foreign_keys = ON")
+        # The savepoint of each write (see `aio/sqlite`) has a journal; it would be a file, made and removed again.
+        connection.execute("PRAGMA temp_store = MEMORY")
         if 0 < size_of(where, "") <= CHECKED_BYTES:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
