@@ -64,8 +64,10 @@ class _Stream:
 
     def write_line(self, message: str) -> None:
         """Writes `message` and a line end; drops it if the stream is gone."""
+        stream = self._stream or sys.stderr
         try:
-            print(message, file=self._stream or sys.stderr, flush=True)
+            stream.write(f"{message}\n")
+            stream.flush()
         except (OSError, ValueError):
             pass
 

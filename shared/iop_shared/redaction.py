@@ -18,6 +18,11 @@ _CONTENT_KEYS: Final = frozenset(
     {"prompt", "messages", "content", "completion", "reasoning", "arguments", "input"}
 )
 
+# Tuples: a union as `isinstance` takes it too is made anew at each call, and each field of each line comes here.
+_NUMBERS: Final = (bool, int, float)
+_BYTES: Final = (bytes, bytearray, memoryview)
+_LISTS: Final = (list, tuple, set, frozenset)
+
 _PATTERNS: Final = (
     # Our own tokens. The id in the middle is public and tells the operator which one it was.
     (re.compile(r"iopn_([a-z0-9]{12})_[A-Za-z0-9_-]+"), rf"iopn_\1_{MASK}"),
@@ -60,24 +65,30 @@ def redact_text(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=1024)
+def is_content_key(key: str) -> bool:
+    """Whether a key of this name holds what a run is asked or answers."""
+    return key.lower() in _CONTENT_KEYS
+
+
 def redact(key: str, value: Any) -> Any:
     """Returns what may be shown of `value` under `key`: secrets masked, contents of runs as their size.
 
     Goes into mappings, lists and tuples; other objects that are neither number, bool nor None are shown by
     their masked `str`.
     """
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, _NUMBERS):
         return MASK if is_secret_key(key) and value is not None and not isinstance(value, bool) else value
     if is_secret_key(key):
         return MASK
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         return f"<{len(value)} bytes>"
-    if key.lower() in _CONTENT_KEYS and not isinstance(value, BaseException):
+    if is_content_key(key) and not isinstance(value, BaseException):
         return f"<{len(value)} characters>" if isinstance(value, str) else "<not shown>"
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):
         return {redact_text(str(k)): redact(str(k), v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, _LISTS):
         return [redact("", v) for v in value]
     return redact_text(str(value))

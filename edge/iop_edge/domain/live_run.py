@@ -144,6 +144,9 @@ class LiveRun:
 
     def view(self) -> RunView:
         """Returns the run as every surface shows it while it lives."""
+        return self._view(_End(usage=self.usage, cancel_reason=self.cancel_reason))
+
+    def _view(self, end: "_End") -> RunView:
         order = self.order
         return RunView(
             run_id=self.run_id,
@@ -157,48 +160,62 @@ class LiveRun:
             profile=order.profile,
             session=order.session,
             source=order.source,
-            usage=self.usage,
+            ended_at_ms=end.at_ms,
+            code=end.code,
+            layer=end.layer,
+            message=end.message,
+            finish_reason=end.finish_reason,
+            usage=end.usage,
             queued_s=self._since_created(self.started_s),
             first_token_s=self._since_created(self.first_output_s),
+            total_s=end.total_s,
             input_bytes=self.input_bytes,
             output_bytes=self.output_bytes,
             events=self.events,
-            cancel_reason=self.cancel_reason,
+            cancel_reason=end.cancel_reason,
+            cancel_confirmed=end.cancel_confirmed,
+            cancel_took_ms=end.cancel_took_ms,
             refusals=self.refusals,
         )
 
     def final_view(self, terminal: Terminal, now_s: float, now_ms: int) -> RunView:
         """Returns the record of the run, given how it ended. `state` is terminal already."""
-        code = layer = message = ""
-        cancel_confirmed: bool | None = None
-        cancel_took_ms: int | None = None
-        match terminal:
-            case Failed():
-                code, layer, message = terminal.code, terminal.layer.value, terminal.message
-            case Interrupted():
-                code, message = terminal.code, terminal.message
-                layer = INTERRUPT_LAYERS.get(code, Layer.NODE).value
-            case Cancelled():
-                cancel_confirmed, cancel_took_ms = terminal.confirmed, terminal.took_ms
-            case _:
-                pass
         closing = terminal.closing
-        return replace(
-            self.view(),
-            ended_at_ms=now_ms,
-            code=code,
-            layer=layer,
-            message=message,
+        end = _End(
+            at_ms=now_ms,
             finish_reason=closing.finish_reason,
             usage=closing.usage if closing.usage is not None else self.usage,
             total_s=now_s - self.created_s,
-            cancel_reason=self.cancel_reason or (terminal.reason if isinstance(terminal, Cancelled) else ""),
-            cancel_confirmed=cancel_confirmed,
-            cancel_took_ms=cancel_took_ms,
+            cancel_reason=self.cancel_reason,
         )
+        if isinstance(terminal, Failed):
+            end.code, end.layer, end.message = terminal.code, terminal.layer.value, terminal.message
+        elif isinstance(terminal, Interrupted):
+            end.code, end.message = terminal.code, terminal.message
+            end.layer = INTERRUPT_LAYERS.get(terminal.code, Layer.NODE).value
+        elif isinstance(terminal, Cancelled):
+            end.cancel_reason = self.cancel_reason or terminal.reason
+            end.cancel_confirmed, end.cancel_took_ms = terminal.confirmed, terminal.took_ms
+        return self._view(end)
 
     def _since_created(self, moment_s: float | None) -> float | None:
         return None if moment_s is None else moment_s - self.created_s
+
+
+@dataclass(slots=True)
+class _End:
+    """What a record says of a run's end. The defaults: it has not come."""
+
+    at_ms: int | None = None
+    code: str = ""
+    layer: str = ""
+    message: str = ""
+    finish_reason: str = ""
+    usage: Usage | None = None
+    total_s: float | None = None
+    cancel_reason: str = ""
+    cancel_confirmed: bool | None = None
+    cancel_took_ms: int | None = None
 
 
 INTERRUPT_LAYERS: Final = {"edge_restarted": Layer.EDGE}

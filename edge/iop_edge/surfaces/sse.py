@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from iop_edge.surfaces.asgi import Receive, Send
+from iop_edge.surfaces.asgi import Message, Receive, Send
 
 SSE_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -101,18 +101,20 @@ class ClientWatch:
 
     async def run(self) -> None:
         """Returns when the client has left."""
+        while (await self._next_message())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._on_gone()
+
+    async def _next_message(self) -> Message:
+        if self._on_tick is None:
+            return await self._receive()
         while True:
             try:
-                async with asyncio.timeout(None if self._on_tick is None else self._tick_s):
-                    message = await self._receive()
+                async with asyncio.timeout(self._tick_s):
+                    return await self._receive()
             except TimeoutError:
-                assert self._on_tick is not None
                 await self._on_tick()
-                continue
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                self._on_gone()
-                return
 
 
 def sse_data(json: bytes) -> bytes:
