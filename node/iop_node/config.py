@@ -15,9 +15,11 @@ from iop_node.core.execution import ExecutionLimits
 from iop_node.core.node import NodeLimits
 from iop_node.store.sqlite import Retention
 from iop_shared.config_file import Listen, Section, load_settings
-from iop_shared.errors import InvalidConfig, InvalidName
+from iop_shared.errors import BadRequest, InvalidConfig, InvalidName
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import NodeId, check_name
+from iop_shared.link.auth import Token, parse_token
+from iop_shared.private_files import read_secret
 
 CONFIG_FILE: Final = "node.toml"
 TOKEN_FILE: Final = "token"
@@ -118,6 +120,21 @@ def load_node_settings(path: Path, environ: Mapping[str, str] | None = None) -> 
     if problems:
         raise InvalidConfig(str(path), problems)
     return settings
+
+
+def load_node_token(path: Path) -> Token:
+    """Returns the token in the file that `iop-node join` wrote.
+
+    Raises:
+        InvalidConfig: there is none, others may read it, or it is no token. Never shows what is in it.
+    """
+    if not path.exists():
+        raise InvalidConfig(str(path), ["there is no such file; make it with: iop-node join EDGE --token TOKEN"])
+    secret = read_secret(path)
+    try:
+        return parse_token(secret)
+    except BadRequest as error:
+        raise InvalidConfig(str(path), [str(error)]) from None
 
 
 def find_problems(settings: NodeSettings) -> list[str]:

@@ -199,5 +199,7 @@ def nearest(name: str, known: list[str], limit: int = 3) -> str:
     close = get_close_matches(name, known, n=limit, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
-    shown = ", ".join(sorted(known)[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+    # Leaving out one or two would say no less in no less room.
+    count = len(known) if len(known) <= 10 else 8
+    shown = ", ".join(sorted(known)[:count]) + (f" and {len(known) - count} more" if len(known) > count else "")
     return f"known: {shown}"

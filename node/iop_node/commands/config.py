@@ -5,11 +5,9 @@ from typing import Any
 import typer
 
 from iop_node.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, print_json
-from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings
-from iop_shared.errors import BadRequest, InvalidConfig
+from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings, load_node_token
+from iop_shared.errors import InvalidConfig
 from iop_shared.exit_codes import ExitCode
-from iop_shared.link.auth import parse_token
-from iop_shared.private_files import read_secret
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 
@@ -23,7 +21,7 @@ def config() -> None:
 def check(folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False) -> None:
     """Read node.toml, the IOP_NODE__ variables and the token file, and tell every problem. Dials nobody."""
     folder = folder.expanduser()
-    path, token_path = folder / CONFIG_FILE, folder / TOKEN_FILE
+    path = folder / CONFIG_FILE
     problems: list[str] = []
     summary: dict[str, Any] = {}
     try:
@@ -39,11 +37,9 @@ def check(folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False) ->
     except InvalidConfig as error:
         problems += str(error).splitlines()
     try:
-        summary["token_id"] = parse_token(read_secret(token_path)).token_id
+        summary["token_id"] = load_node_token(folder / TOKEN_FILE).token_id
     except InvalidConfig as error:
         problems += str(error).splitlines()
-    except BadRequest as error:
-        problems.append(f"{token_path}: {error}")
     if as_json:
         print_json({"ok": not problems, "config": str(path), "problems": problems, **summary})
         raise typer.Exit(ExitCode.USAGE if problems else ExitCode.OK)

@@ -6,13 +6,10 @@ import typer
 
 from iop_node.app import run_node
 from iop_node.commands.options import DEFAULT_FOLDER, FolderOption
-from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings
+from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings, load_node_token
 from iop_shared.aio.garbage import calm_garbage_collector
 from iop_shared.aio.loop import run as run_loop
-from iop_shared.errors import BadRequest, InvalidConfig
-from iop_shared.link.auth import parse_token
 from iop_shared.logs import setup_logging
-from iop_shared.private_files import read_secret
 
 
 def run(
@@ -32,12 +29,6 @@ def run(
     setup_logging("node", level=log_level)
     folder = folder.expanduser()
     settings = load_node_settings(folder / CONFIG_FILE)
-    token_path = folder / TOKEN_FILE
-    try:
-        token = parse_token(read_secret(token_path))
-    except InvalidConfig:
-        raise
-    except BadRequest as error:
-        raise InvalidConfig(str(token_path), [str(error)]) from None
+    token = load_node_token(folder / TOKEN_FILE)
     calm_garbage_collector()
     raise typer.Exit(run_loop(lambda stop: run_node(settings, token, folder, stop)))

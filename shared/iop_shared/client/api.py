@@ -6,6 +6,7 @@ Synchronous on purpose: a command does one thing at a time and Ctrl-C ends it wh
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -23,7 +24,6 @@ from iop_shared.client.records import (
     objects_under,
 )
 from iop_shared.client.sse import EventReader, ServerEvent, StreamBroken
-from iop_shared.errors import nearest
 from iop_shared.exit_codes import CommandFailed, ExitCode
 from iop_shared.ids import is_run_id
 
@@ -178,8 +178,11 @@ class EdgeApi:
         if len(matches) == 1:
             return matches[0]
         if not matches:
+            # Without a similar one nothing more is said: other ids help nobody.
+            similar = get_close_matches(wanted, recent, n=1, cutoff=0.5)
+            perhaps = f": did you mean {similar[0]!r}?" if similar else ""
             raise CommandFailed(
-                f"no run begins with {text!r} among the newest {RECENT_RUNS}: {nearest(wanted, recent)}",
+                f"no run begins with {text!r} among the newest {RECENT_RUNS}{perhaps}",
                 exit_code=ExitCode.USAGE,
                 hint="`iop runs` lists them",
             )

@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -40,9 +40,11 @@ def event_line(event: BusEvent, *, full: bool = False) -> str:
     """Returns one event as one line. `full`: with the day and milliseconds."""
     at = render.full_moment(event.at_ms) if full else render.moment(event.at_ms)
     named = [("node", event.node_id), ("run", event.run_id), *event.detail.items()]
-    parts = [
-        render.one_line(f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-        for name, value in named
-        if value not in (None, "")
-    ]
+    parts = [render.one_line(f"{name}={_shown(value)}") for name, value in named if value not in (None, "")]
     return "  ".join([at, f"{render.one_line(event.kind):<18}", *parts]).rstrip()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")  # a duration: microseconds are more than anybody reads
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

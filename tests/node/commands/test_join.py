@@ -235,6 +235,28 @@ def test_check_tells_every_problem_of_both_files(tmp_path: Path, capsys: pytest.
     assert lines[2].endswith(f"may be read by others (mode 0644); run: chmod 600 {tmp_path / 'token'}")
 
 
+def test_a_node_without_a_token_or_with_none_that_is_one_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    (tmp_path / "node.toml").write_text('node_id = "n1"\nedges = ["127.0.0.1:1"]\n')
+
+    for command in (["run"], ["config", "check"]):
+        assert run_command([*command, "--dir", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (
+            f"iop-node: {path}: there is no such file; make it with: iop-node join EDGE --token TOKEN\n"
+        )
+
+    path.write_text("secret")
+    path.chmod(0o600)
+    for command in (["run"], ["config", "check"]):
+        assert run_command([*command, "--dir", str(tmp_path)]) == 2
+        assert capsys.readouterr().err == (
+            f"iop-node: {path}: the token (6 characters) does not begin with iopn_: a token is iopn_, 12 "
+            "characters, _, 43 characters, as `iop-edge token add NODE` prints it\n"
+        )
+
+
 def test_an_edge_without_a_port_is_dialled_at_the_usual_one() -> None:
     assert parse_edge("gateway.lab") == ListenAddress("gateway.lab", 7443)
     assert parse_edge("[::1]") == ListenAddress("::1", 7443)

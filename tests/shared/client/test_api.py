@@ -145,12 +145,14 @@ def test_unknown_run_names_the_nearest(iop: Iop, edge: ScriptedEdge) -> None:
     mistyped = RUN_A.replace("8e4f", "8e4e")[:-1]
 
     done = iop("cancel", mistyped)
+    far_off = iop("show", "zzz")
 
     assert done.code == ExitCode.USAGE
     assert done.err == (
         f"iop: no run begins with '{mistyped}' among the newest 500: did you mean '{RUN_A}'?\n"
         "  `iop runs` lists them\n"
     )
+    assert far_off.err == "iop: no run begins with 'zzz' among the newest 500\n  `iop runs` lists them\n"
 
 
 def test_the_address_of_a_running_local_edge_is_found(tmp_path: Path) -> None:

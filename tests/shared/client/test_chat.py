@@ -169,6 +169,14 @@ class Terminal:
             self._read(0.1)
         self._waited = self.seen.index(text, self._waited) + len(text)
 
+    def interrupt_until_it_ends(self) -> None:
+        """Presses Ctrl-C, and again if it came in the moment between the prompt and the interpreter's waiting."""
+        deadline = time.monotonic() + 20
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline
+            self.process.send_signal(signal.SIGINT)
+            self._read(0.5)
+
     def end(self) -> int:
         while self._read(5):
             pass
@@ -256,7 +264,7 @@ def test_commands_in_a_conversation(edge: ScriptedEdge) -> None:
 def test_ctrl_c_at_the_prompt_leaves(edge: ScriptedEdge) -> None:
     with on_terminal(edge, "--model", "m") as terminal:
         terminal.wait_for("> ")
-        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.interrupt_until_it_ends()
 
         assert terminal.end() == ExitCode.INTERRUPTED
     assert "Traceback" not in terminal.seen

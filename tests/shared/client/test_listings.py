@@ -275,7 +275,8 @@ def test_cancel(iop: Iop, edge: ScriptedEdge) -> None:
 
 def test_events_follows_until_the_edge_ends(iop: Iop, edge: ScriptedEdge) -> None:
     event = {"event_id": 7, "at_ms": 1_700_000_000_000, "kind": "node_connected", "node_id": "gpu-1",
-             "run_id": None, "detail": {"epoch": 4, "address": "10.0.0.7"}}  # fmt: skip
+             "run_id": None,
+             "detail": {"epoch": 4, "address": "10.0.0.7", "total_s": 0.007889167000030284}}  # fmt: skip
     stream = Answer(
         [f"id: 7\nevent: node_connected\ndata: {json.dumps(event)}\n\n".encode(),
          b'event: gap\ndata: {"dropped": 12}\n\n'],
@@ -287,7 +288,7 @@ def test_events_follows_until_the_edge_ends(iop: Iop, edge: ScriptedEdge) -> Non
 
     assert edge.asked[0].path == "/api/v1/events?after=6"
     first, second = done.out.splitlines()
-    assert first.endswith(".000  node_connected      node=gpu-1  epoch=4  address=10.0.0.7")
+    assert first.endswith(".000  node_connected      node=gpu-1  epoch=4  address=10.0.0.7  total_s=0.007889")
     assert second == "12 events are missing here"
     assert (done.code, done.err) == (ExitCode.UNAVAILABLE, "iop: the edge has closed the stream of events\n")
 
