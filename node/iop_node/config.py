@@ -10,12 +10,13 @@ from typing import Final
 
 from pydantic import Field
 
+from iop_node.adapters.registry import MODULES
 from iop_node.core.allow import AllowList, check_pattern, is_file_pattern
 from iop_node.core.execution import ExecutionLimits
 from iop_node.core.node import NodeLimits
 from iop_node.store.sqlite import Retention
 from iop_shared.config_file import Listen, Section, load_settings
-from iop_shared.errors import BadRequest, InvalidConfig, InvalidName
+from iop_shared.errors import BadRequest, InvalidConfig, InvalidName, nearest
 from iop_shared.http_listen import ListenAddress
 from iop_shared.ids import NodeId, check_name
 from iop_shared.link.auth import Token, parse_token
@@ -143,6 +144,7 @@ def find_problems(settings: NodeSettings) -> list[str]:
         *_name_problems(settings),
         *edge_problems(settings.edges, allow_plaintext=settings.allow_plaintext),
         *_label_problems(settings.labels),
+        *_adapter_type_problems(settings.allow.adapters),
         *_pattern_problems(settings.allow.base_urls),
         *_file_problems(settings.allow.files),
     ]
@@ -192,6 +194,14 @@ def _label_problems(labels: Mapping[str, str]) -> list[str]:
                     f"labels has {text[:40]!r} ({size} bytes): use at most {MAX_LABEL_BYTES} bytes, all printable"
                 )
     return problems
+
+
+def _adapter_type_problems(types: list[str]) -> list[str]:
+    return [
+        f"[allow] adapters: {one!r} is no type of adapter that this node knows: {nearest(one, list(MODULES))}"
+        for one in types
+        if one not in MODULES
+    ]
 
 
 def _pattern_problems(patterns: list[str]) -> list[str]:

@@ -92,6 +92,10 @@ def test_variables_win_over_the_file(tmp_path: Path) -> None:
             'edges has "127.0.0.1:0": port 0 cannot be dialled; use the port of [link] listen in edge.toml',
         ),
         (
+            GOOD + '[allow]\nadapters = ["mock", "vlm"]',
+            "[allow] adapters: 'vlm' is no type of adapter that this node knows: did you mean 'vllm'?",
+        ),
+        (
             GOOD + '[allow]\nbase_urls = ["127.0.0.1"]',
             "[allow] base_urls: '127.0.0.1' is not a pattern of base URLs: use scheme://host:port, for example "
             '"http://127.0.0.1:*"',

@@ -29,6 +29,7 @@ def test_a_page_shows_what_was_counted() -> None:
     assert "iop_edge_nodes 2.0" in page
     assert 'iop_edge_route_seconds_bucket{le="0.0025"} 1.0' in page
     assert 'iop_edge_route_seconds_bucket{le="0.001"} 0.0' in page
+    assert "_created" not in page
 
 
 def test_derived_values_are_asked_for_at_each_scrape_and_only_then() -> None:

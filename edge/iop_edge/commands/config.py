@@ -42,6 +42,9 @@ def check(folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False) ->
     for key in ("link", "http", "adapters", "nodes", "profiles"):
         value = summary[key]
         typer.echo(f"  {key:9} {value if isinstance(value, str) else ', '.join(settings_names(value)) or '-'}")
+    if settings.adapters:
+        # Only a node has the code of an adapter.
+        typer.echo("types and own keys of adapters are checked by each node: `iop nodes` shows what it says")
 
 
 def settings_names(value: object) -> list[str]:
