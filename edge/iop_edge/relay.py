@@ -9,6 +9,9 @@ from iop_shared.errors import Busy
 from iop_shared.ids import RunId
 from iop_shared.runtime_events import RuntimeEvent
 
+Taker = Callable[[Sequence[RuntimeEvent]], bool]
+"""Takes a batch at once and returns True, or leaves it alone and returns False."""
+
 MAX_BUFFERED_BYTES: Final = 8 * 1024 * 1024
 """Per stream, payload and overhead. Chosen; change freely: some 30,000 tokens."""
 
@@ -18,6 +21,9 @@ class RunStream:
 
     Bounded by `max_buffered_bytes` (default 8 MiB): a consumer that lets more pile up loses this stream:
     `next_batch` then raises Busy (code `slow_consumer`). The run itself and other consumers go on.
+
+    While a task waits in `next_batch`, a taker may handle the usual batches without waking it (`offer_to`):
+    waking a task for each token costs more than all else that is done here for one.
     """
 
     __slots__ = (
@@ -27,7 +33,9 @@ class RunStream:
         "_complete",
         "_lost",
         "_max_buffered_bytes",
+        "_offer_is_due",
         "_on_close",
+        "_taker",
         "_waiter",
         "run_id",
     )
@@ -48,6 +56,8 @@ class RunStream:
         self._lost = False
         self._closed = False
         self._on_close = on_close
+        self._taker: Taker | None = None
+        self._offer_is_due = False
 
     async def next_batch(self) -> list[RuntimeEvent]:
         """Returns everything that arrived since the last call, at least one event; waits if there is none.
@@ -78,6 +88,14 @@ class RunStream:
         self._buffered_bytes = 0
         return batch
 
+    def offer_to(self, taker: Taker) -> None:
+        """Offers to `taker`, from now on, what comes while `next_batch` waits: once for everything of a loop turn.
+
+        What it does not take, `next_batch` returns. So each event goes to one of the two, in order. If it raises,
+        the loop's exception handler hears of it, and the batch counts as not taken.
+        """
+        self._taker = taker
+
     def push(self, event: RuntimeEvent, payload_bytes: int) -> None:
         """Adds an event; never waits. The consumer wakes once for everything that one loop turn brings."""
         if self._lost or self._closed:
@@ -89,9 +107,13 @@ class RunStream:
             self._batch = []
         else:
             self._batch.append(event)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if not self._is_awaited:
+            return
+        if self._taker is None:
+            self._wake()
+        elif not self._offer_is_due:
+            self._offer_is_due = True
+            asyncio.get_running_loop().call_soon(self._offer, self._taker)
 
     def prefill(self, events: Sequence[RuntimeEvent]) -> None:
         """Puts kept events in front, without counting them against the bound (they are kept anyway)."""
@@ -107,10 +129,29 @@ class RunStream:
             return
         self._closed = True
         self._batch = []
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._wake()
         if self._on_close is not None:
             self._on_close(self)
+
+    def _offer(self, taker: Taker) -> None:
+        self._offer_is_due = False
+        is_taken = False
+        try:
+            is_taken = self._is_awaited and bool(self._batch) and taker(self._batch)
+        finally:
+            if is_taken:
+                self._batch = []
+                self._buffered_bytes = 0
+            else:
+                self._wake()  # also when the taker failed: whoever waits gets the batch, and meets the failure
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     @property
     def is_lost(self) -> bool:

@@ -1,6 +1,7 @@
 """RunStream: batches, one wake, the bound, the end."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -122,3 +123,90 @@ async def test_kept_events_come_before_live_ones() -> None:
     stream.prefill([event(1), event(2)])
 
     assert [e.seq for e in await stream.next_batch()] == [1, 2, 3]
+
+
+class Taker:
+    """Takes the batches without a terminal event, while `is_willing`."""
+
+    def __init__(self) -> None:
+        self.is_willing = True
+        self.taken: list[list[int]] = []
+
+    def __call__(self, batch: Sequence[RuntimeEvent]) -> bool:
+        if not self.is_willing or batch[-1].is_terminal:
+            return False
+        self.taken.append([e.seq for e in batch])
+        return True
+
+
+async def test_a_taker_gets_what_comes_while_the_reader_waits_and_the_reader_the_rest() -> None:
+    stream, taker = RunStream(RUN), Taker()
+    stream.offer_to(taker)
+    stream.push(event(1), 1)  # nobody waits yet: it is the reader's
+    assert [e.seq for e in await stream.next_batch()] == [1]
+    waiting = asyncio.ensure_future(stream.next_batch())  # noqa: TID251 - the test is the owner
+    await asyncio.sleep(0)
+
+    stream.push(event(2), 1)
+    stream.push(event(3), 1)
+    await asyncio.sleep(0)
+    stream.push(event(4), 1)
+    await asyncio.sleep(0)
+    assert (taker.taken, waiting.done()) == ([[2, 3], [4]], False)
+    stream.push(event(5), 1)
+    stream.push(RuntimeEvent(RUN, 1, 6, Succeeded()), 0)
+    stream.complete()
+
+    assert [e.seq for e in await waiting] == [5, 6]
+    assert await stream.next_batch() == []
+
+
+async def test_what_was_taken_does_not_count_against_the_bound() -> None:
+    stream, taker = RunStream(RUN, max_buffered_bytes=2 * EVENT_OVERHEAD_BYTES + 20), Taker()
+    stream.offer_to(taker)
+    waiting = asyncio.ensure_future(stream.next_batch())  # noqa: TID251 - the test is the owner
+    await asyncio.sleep(0)
+    for seq in range(1, 6):
+        stream.push(event(seq), 10)
+        await asyncio.sleep(0)
+    assert taker.taken == [[1], [2], [3], [4], [5]]
+
+    taker.is_willing = False
+    stream.push(event(6), 10)
+    assert [e.seq for e in await waiting] == [6]
+    for seq in (7, 8, 9):
+        stream.push(event(seq), 10)
+
+    with pytest.raises(Busy):
+        await stream.next_batch()
+
+
+async def test_after_a_taker_has_failed_the_reader_gets_the_batch() -> None:
+    def fail(_batch: Sequence[RuntimeEvent]) -> bool:
+        raise RuntimeError("the connection is gone")
+
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: told.append(str(context["exception"])))
+    stream = RunStream(RUN)
+    stream.offer_to(fail)
+    waiting = asyncio.ensure_future(stream.next_batch())  # noqa: TID251 - the test is the owner
+    await asyncio.sleep(0)
+
+    stream.push(event(1), 1)
+
+    assert [e.seq for e in await waiting] == [1]
+    assert told == ["the connection is gone"]
+
+
+async def test_a_closed_stream_offers_nothing() -> None:
+    stream, taker = RunStream(RUN), Taker()
+    stream.offer_to(taker)
+    waiting = asyncio.ensure_future(stream.next_batch())  # noqa: TID251 - the test is the owner
+    await asyncio.sleep(0)
+
+    stream.push(event(1), 1)
+    stream.close()
+
+    assert await waiting == []
+    assert taker.taken == []

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
+from iop_shared.aio.http_server import CHUNK_WRITER, ChunkWriter
 from iop_shared.errors import BadRequest, TooLarge
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -31,9 +32,10 @@ class ClientGone(Exception):
 
 
 class Request:
-    """One HTTP request. `params`: what the path's placeholders stand for."""
+    """One HTTP request. `params`: what the path's placeholders stand for. `chunk_writer`: None under a server
+    that has none."""
 
-    __slots__ = ("_receive", "headers", "method", "params", "path", "query_string")
+    __slots__ = ("_receive", "chunk_writer", "headers", "method", "params", "path", "query_string")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -41,6 +43,7 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.params: Mapping[str, str] = {}
+        self.chunk_writer: ChunkWriter | None = scope.get("state", {}).get(CHUNK_WRITER)
         self._receive = receive
 
     @property

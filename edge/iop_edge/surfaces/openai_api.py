@@ -70,7 +70,7 @@ class OpenAiApi:
         head = AnswerHead(
             stream.run_id, asked.model, self._clock.wall_ms() // 1000, asked.include_usage, asked.as_base64
         )
-        answer = RunAnswer(self._service, stream, request.receive, send, self._tasks, headers)
+        answer = RunAnswer(self._service, stream, request, send, self._tasks, headers)
         if asked.stream:
             return await answer.answer_stream(STREAMS[operation](head), self._pacing)
         return await answer.answer_whole(WHOLES[operation](head))

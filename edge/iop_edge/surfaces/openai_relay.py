@@ -6,13 +6,14 @@ client that leaves has its run cancelled at once.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from iop_edge.relay import RunStream
 from iop_edge.service import EdgeService
-from iop_edge.surfaces.asgi import JSON_TYPE, Receive, Send, send_bytes
+from iop_edge.surfaces.asgi import JSON_TYPE, Request, Send, send_bytes
 from iop_edge.surfaces.http_errors import (
     HttpProblem,
     draining_problem,
@@ -27,7 +28,15 @@ from iop_edge.surfaces.sse import ClientWatch, Pacing, SseAnswer, sse_data
 from iop_shared.aio.tasks import TaskOwner
 from iop_shared.errors import InternalError, IopError, UnknownName
 from iop_shared.logs import get_logger
-from iop_shared.runtime_events import TERMINAL_TYPES, EngineJson, Gap, Started, Succeeded, Terminal
+from iop_shared.runtime_events import (
+    TERMINAL_TYPES,
+    EngineJson,
+    Gap,
+    RuntimeEvent,
+    Started,
+    Succeeded,
+    Terminal,
+)
 
 CLIENT_GONE: Final = 499
 """For the metrics only: nobody was there to be answered."""
@@ -55,6 +64,18 @@ class Ending:
                 return problem_of_terminal(terminal)
 
 
+def _write_engine_json(sse: SseAnswer, batch: Sequence[RuntimeEvent]) -> bool:
+    """Takes a batch of nothing but pieces of the engine's JSON, which is nearly every one, while the client keeps
+    up. The rest is for `RunAnswer._relay`."""
+    pieces: list[bytes] = []
+    for event in batch:
+        body = event.body
+        if type(body) is not EngineJson:
+            return False
+        pieces.extend(map(sse_data, body.chunks))
+    return sse.write_now(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
 class RunAnswer:
     """One run's answer to one client, in either form. Owns the stream: closes it in the end.
 
@@ -65,19 +86,19 @@ class RunAnswer:
         self,
         service: EdgeService,
         stream: RunStream,
-        receive: Receive,
+        request: Request,
         send: Send,
         tasks: TaskOwner,
         headers: list[tuple[bytes, bytes]],
     ) -> None:
         self._service, self._stream, self._tasks = service, stream, tasks
-        self._receive, self._send = receive, send
+        self._request, self._send = request, send
         self._headers = headers
 
     async def answer_stream(self, renderer: StreamRenderer, pacing: Pacing) -> int:
         """Answers with the run's output as SSE while it comes. Returns the status."""
-        sse = SseAnswer(self._send, pacing, self._headers)
-        watch = ClientWatch(self._receive, self._leave, on_tick=sse.tick, tick_s=pacing.tick_s)
+        sse = SseAnswer(self._send, pacing, self._headers, self._request.chunk_writer)
+        watch = ClientWatch(self._request.receive, self._leave, on_tick=sse.tick, tick_s=pacing.tick_s)
         ending = await self._watched(watch, self._relay(sse, renderer))
         if ending is None:
             return CLIENT_GONE
@@ -93,7 +114,7 @@ class RunAnswer:
 
     async def answer_whole(self, renderer: WholeRenderer) -> int:
         """Answers with one JSON object when the run has ended. Returns the status."""
-        watch = ClientWatch(self._receive, self._leave)
+        watch = ClientWatch(self._request.receive, self._leave)
         ending = await self._watched(watch, self._collect(renderer))
         if ending is None:
             return CLIENT_GONE
@@ -129,6 +150,8 @@ class RunAnswer:
                     pieces.append(sse_data(chunk))
             if pieces:
                 await sse.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                if engine_spoke:
+                    self._stream.offer_to(partial(_write_engine_json, sse))
         return None
 
     async def _collect(self, renderer: WholeRenderer) -> Ending | None:

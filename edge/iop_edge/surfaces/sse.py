@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from iop_edge.surfaces.asgi import Message, Receive, Send
+from iop_shared.aio.http_server import ChunkWriter
 
 SSE_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -38,13 +39,19 @@ class SseAnswer:
     """One answer as server-sent events. `headers` are sent beside those of SSE; the list may grow until the start.
 
     Writing goes straight to ASGI's send: every write is flushed as one chunk. Send waits while the client
-    reads too slowly.
+    reads too slowly. `writer`: for `write_now`, where the server has one.
     """
 
-    __slots__ = ("_headers", "_pacing", "_seen", "_send", "_silent_ticks", "_writes", "started")
+    __slots__ = ("_headers", "_pacing", "_seen", "_send", "_silent_ticks", "_writer", "_writes", "started")
 
-    def __init__(self, send: Send, pacing: Pacing, headers: list[tuple[bytes, bytes]]) -> None:
-        self._send = send
+    def __init__(
+        self,
+        send: Send,
+        pacing: Pacing,
+        headers: list[tuple[bytes, bytes]],
+        writer: ChunkWriter | None = None,
+    ) -> None:
+        self._send, self._writer = send, writer
         self._pacing = pacing
         self._headers = headers
         self.started = False
@@ -56,6 +63,16 @@ class SseAnswer:
             await self._start()
         self._writes += 1
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def write_now(self, data: bytes) -> bool:
+        """Sends `data` (whole events) without waiting, once a `write` has begun the answer.
+
+        Returns False, with nothing sent, when that cannot be done now, as while the client reads too slowly.
+        """
+        if self._writer is None or not self._writer.write(data):
+            return False
+        self._writes += 1
+        return True
 
     async def end(self, data: bytes = b"") -> None:
         """Sends the last events and ends the answer. Stop the `ClientWatch` first, as its tick may write."""

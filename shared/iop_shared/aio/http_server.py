@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from iop_shared.http_listen import BACKLOG, ListenAddress, bind_listen_socket
@@ -19,8 +19,39 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+CHUNK_WRITER: Final = "iop.chunk_writer"
 _CANCEL_WAIT_S: Final = 1.0  # chosen: what a cancelled request gets to clean up
 _POLL_S: Final = 0.01
+
+
+class ChunkWriter:
+    """Writes pieces of one answer that has begun, without a task that waits.
+
+    It stands in the scope's `state` under `CHUNK_WRITER`, beside ASGI's send.
+    """
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> bool:
+        """Writes `data` as one chunk. Returns False, and writes nothing, where only send will do: before the
+        headers are out, with a length announced, while the client reads too slowly, or without any data."""
+        cycle = self._cycle
+        if not data or not cycle.chunked_encoding or cycle.flow.write_paused or cycle.disconnected:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with a `ChunkWriter` for each request."""
+
+    def on_headers_complete(self) -> None:
+        """The parser: a request can begin. Its task has been made, and runs in a later turn of the loop."""
+        super().on_headers_complete()
+        self.scope["state"][CHUNK_WRITER] = ChunkWriter(self.cycle)
 
 
 class HttpServer:
@@ -42,7 +73,7 @@ class HttpServer:
         self._listen, self._name = listen, name
         self._config = uvicorn.Config(
             app,
-            http=HttpToolsProtocol,
+            http=_Protocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -106,7 +137,7 @@ class HttpServer:
         await self._wait_idle(_CANCEL_WAIT_S)
 
     def _make_protocol(self) -> asyncio.Protocol:
-        return HttpToolsProtocol(config=self._config, server_state=self._state, app_state={})
+        return _Protocol(config=self._config, server_state=self._state, app_state={})
 
     async def _wait_idle(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from iop_edge.surfaces.sse import ClientWatch, Pacing, SseAnswer, sse_data, sse_event
+from iop_shared.aio.http_server import ChunkWriter
 
 COMMENT = b": waiting\n\n"
 
@@ -23,6 +24,43 @@ class Sent:
             self.starts += 1
         else:
             self.bodies.append(message["body"])
+
+
+class Writer:
+    """A chunk writer of the server. `is_ready`: whether it can write."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.chunks: list[bytes] = []
+
+    def write(self, data: bytes) -> bool:
+        if self.is_ready:
+            self.chunks.append(data)
+        return self.is_ready
+
+
+async def test_what_is_written_at_once_counts_as_spoken() -> None:
+    sent, writer = Sent(), Writer()
+    answer = SseAnswer(sent, Pacing(), [], cast("ChunkWriter", writer))
+    await answer.write(b"0")
+    assert not answer.write_now(b"1"), "the server could not"
+    writer.is_ready = True
+    await answer.tick()
+
+    assert answer.write_now(b"1")
+    await answer.tick()
+
+    assert (sent.bodies, writer.chunks) == ([b"0"], [b"1"])
+
+
+async def test_without_a_writer_nothing_is_written_at_once() -> None:
+    sent = Sent()
+    answer = SseAnswer(sent, Pacing(), [])
+    await answer.write(b"0")
+
+    assert not answer.write_now(b"1")
+
+    assert sent.bodies == [b"0"]
 
 
 async def test_silent_stream_begins_at_the_third_tick_and_then_speaks_at_each() -> None:

@@ -4,8 +4,9 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.inbox import wait_for
 
-from iop_shared.aio.http_server import ASGIApp, HttpServer, Receive, Scope, Send
+from iop_shared.aio.http_server import CHUNK_WRITER, ASGIApp, HttpServer, Receive, Scope, Send
 from iop_shared.errors import Unavailable
 from iop_shared.http_listen import ListenAddress
 
@@ -203,6 +204,75 @@ async def test_a_client_that_leaves_is_noticed(servers: list[HttpServer]) -> Non
     await _close(writer)
 
     await asyncio.wait_for(seen.wait(), 5)
+
+
+async def test_chunks_are_written_without_waiting_while_the_client_reads(servers: list[HttpServer]) -> None:
+    wrote: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        writer = scope["state"][CHUNK_WRITER]
+        wrote.append(writer.write(b"before the headers"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        wrote.append(writer.write(b"two"))
+        wrote.append(writer.write(b""))
+        await send({"type": "http.response.body", "body": b"three"})
+
+    _, bound = await _serve(servers, app)
+    reader, writer = await _dial(bound)
+    for _ in range(2):
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readuntil(b"0\r\n\r\n") == b"3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n0\r\n\r\n"
+
+    assert wrote == [False, True, False] * 2
+    await _close(writer)
+
+
+async def test_no_chunk_is_written_beside_an_announced_length(servers: list[HttpServer]) -> None:
+    wrote: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        wrote.append(scope["state"][CHUNK_WRITER].write(b"no"))
+        await send({"type": "http.response.body", "body": b"hi"})
+
+    _, bound = await _serve(servers, app)
+    reader, writer = await _dial(bound)
+    writer.write(GET)
+    assert (await reader.readuntil(b"hi")).endswith(b"\r\n\r\nhi")
+
+    assert wrote == [False]
+    await _close(writer)
+
+
+async def test_chunks_stop_for_a_client_that_does_not_read_and_after_it_left(servers: list[HttpServer]) -> None:
+    written: list[int] = []
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        chunks = scope["state"][CHUNK_WRITER]
+        await receive()  # the request
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        count = 0
+        while chunks.write(bytes(65536)):
+            count += 1
+        written.append(count)
+        assert (await receive())["type"] == "http.disconnect"
+        written.append(int(chunks.write(b"late")))
+        gone.set()
+
+    _, bound = await _serve(servers, app)
+    reader, writer = await _dial(bound)
+    writer.write(GET)
+    await reader.readuntil(b"\r\n\r\n")
+    await wait_for(lambda: bool(written), "the server cannot write any more")
+    writer.transport.abort()
+
+    async with asyncio.timeout(5):
+        await gone.wait()
+    assert written[0] < 1000, "64 MiB fit into no socket's buffer"
+    assert written[1] == 0
 
 
 async def test_ipv6_works_where_it_exists(servers: list[HttpServer]) -> None:
