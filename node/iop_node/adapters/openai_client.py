@@ -7,10 +7,10 @@ which is what makes an engine stop. All transport trouble leaves here as RunFail
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
-from types import SimpleNamespace
 from typing import Final, cast
 
 import aiohttp
@@ -29,7 +29,7 @@ TRANSPORT_ERRORS: Final = (httpx.HTTPError, aiohttp.ClientError, OSError)
 _LARGE_BODY_BYTES: Final = 512 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _DRAIN_S: Final = 0.1
-_reused: ContextVar[bool] = ContextVar("iop_connection_reused", default=False)
+_attempt: ContextVar["_Attempt | None"] = ContextVar("iop_request_attempt", default=None)
 
 
 class EngineAnswer:
@@ -94,9 +94,12 @@ class EngineClient:
     def __init__(self, base_url: str, *, api_key: str | None, connect_timeout_s: float) -> None:
         self._base_url = base_url
         self._urls: dict[str, httpx.URL] = {}  # parsing one is half of what a request object costs
-        self._headers = {"accept-encoding": "identity", "user-agent": "iop-node"}
+        headers = {"accept-encoding": "identity", "user-agent": "iop-node"}
         if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+            headers["authorization"] = f"Bearer {api_key}"
+        # Made once: httpx looks a header up in a list, and finds out the encoding of each one anew.
+        self._headers = httpx.Headers(headers, encoding="utf-8")
+        self._json_headers = httpx.Headers({**headers, "content-type": "application/json"}, encoding="utf-8")
         self._timeout = {"connect": connect_timeout_s}
         # Loading the trusted certificates takes 20 ms: not for plain HTTP.
         secure = base_url.startswith("https:")
@@ -104,16 +107,13 @@ class EngineClient:
         self._transport = AiohttpTransport(verify=self._tls, client=self._open_session)
 
     def _open_session(self) -> aiohttp.ClientSession:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
         connector = aiohttp.TCPConnector(
             limit=0,  # the adapter's max_concurrent is the bound
             keepalive_timeout=KEEP_ALIVE_S,
             ssl=self._tls,
+            socket_factory=_open_socket,
         )
-        return aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[trace], trust_env=False
-        )
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
     async def post(self, engine: EngineAt, path: str, body: bytes) -> EngineAnswer:
         """Sends `body` (JSON) and returns the answer once its headers are here.
@@ -124,8 +124,7 @@ class EngineClient:
         Raises:
             RunFailed: `engine_unreachable`, `engine_stream_truncated` or `engine_bad_response`.
         """
-        headers = {**self._headers, "content-type": "application/json", "content-length": str(len(body))}
-        return await self._send(engine, "POST", path, headers, body)
+        return await self._send(engine, "POST", path, self._json_headers, body)
 
     async def get(self, engine: EngineAt, path: str) -> EngineAnswer:
         """Asks for `path`. Raises like `post`."""
@@ -143,23 +142,33 @@ class EngineClient:
         return url
 
     async def _send(
-        self, engine: EngineAt, method: str, path: str, headers: dict[str, str], body: bytes
+        self, engine: EngineAt, method: str, path: str, headers: httpx.Headers, body: bytes
     ) -> EngineAnswer:
         for is_last in (False, True):
-            _reused.set(False)
-            # aiohttp warns about large bodies in one piece: they would hold up the loop.
-            content = {"stream": _Pieces(body)} if len(body) > _LARGE_BODY_BYTES else {"content": body}
-            request = httpx.Request(
-                method, self._url(path), headers=headers, extensions={"timeout": self._timeout}, **content
-            )
+            attempt = _Attempt()
+            _attempt.set(attempt)
             try:
-                response = await self._transport.handle_async_request(request)
+                response = await self._transport.handle_async_request(self._request(method, path, headers, body))
             except (*TRANSPORT_ERRORS, aiohttp.http.HttpProcessingError) as error:
-                if _reused.get() and not is_last and _is_stale(error):
+                if not attempt.has_dialled and not is_last and _is_stale(error):
                     continue
                 raise failure_of(engine, error) from error
             return EngineAnswer(engine, response)
         raise AssertionError("unreachable: the second attempt returns or raises")
+
+    def _request(self, method: str, path: str, headers: httpx.Headers, body: bytes) -> httpx.Request:
+        extensions = {"timeout": self._timeout}
+        if len(body) > _LARGE_BODY_BYTES:  # aiohttp warns about one piece: it would hold up the loop
+            headers = headers.copy()
+            headers["content-length"] = str(len(body))
+            return httpx.Request(
+                method, self._url(path), headers=headers, stream=_Pieces(body), extensions=extensions
+            )
+        # As a stream, with which httpx adds no headers of its own: aiohttp adds the same ones (host, length).
+        request = httpx.Request(method, self._url(path), stream=httpx.ByteStream(body), extensions=extensions)
+        request.headers = headers
+        request.read()
+        return request
 
 
 class _Pieces(httpx.AsyncByteStream):
@@ -172,10 +181,22 @@ class _Pieces(httpx.AsyncByteStream):
             yield bytes(view[at : at + _PIECE_BYTES])
 
 
-async def _note_reuse(
-    _session: aiohttp.ClientSession, _context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    _reused.set(True)  # runs in the requesting task, so in its context
+class _Attempt:
+    """One try at a request. `has_dialled`: it opened a connection, instead of using one from the pool."""
+
+    __slots__ = ("has_dialled",)
+
+    def __init__(self) -> None:
+        self.has_dialled = False
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    # In the requesting task or one made by it, so in its context. A trace would tell too, at each request's cost.
+    attempt = _attempt.get()
+    if attempt is not None:
+        attempt.has_dialled = True
+    family, kind, protocol, _, _ = address
+    return socket.socket(family, kind, protocol)
 
 
 def _is_stale(error: BaseException) -> bool:
