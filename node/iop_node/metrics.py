@@ -1,13 +1,28 @@
 """All metrics of the node in one list. Values are derived at each scrape where something counts them already."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Histogram
 
 from iop_node.core.node import Node
 from iop_node.core.ports import RunRecord
 from iop_node.transport.edge_link import EdgeLink
 from iop_shared.aio.sqlite import DatabaseStatistics
+from iop_shared.ids import AdapterName
 from iop_shared.link.messages import OPEN_GATES
 from iop_shared.metrics import BYTES_BUCKETS, FIRST_TOKEN_BUCKETS_S, LabelCap, Metrics
+from iop_shared.runs import Operation, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSeries:
+    """The series of runs that are alike: looking them up by their labels costs more than counting."""
+
+    ended: Counter
+    first_token: Histogram
+    total: Histogram
+    output: Histogram
 
 
 class NodeMetrics:
@@ -15,6 +30,7 @@ class NodeMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._series: dict[tuple[AdapterName, Operation, RunState], _RunSeries] = {}
         self._adapters = LabelCap()
         self._codes = LabelCap()
         self._runs = metrics.counter(
@@ -39,14 +55,30 @@ class NodeMetrics:
 
     def run_ended(self, record: RunRecord) -> None:
         """See NodeObserver."""
-        adapter = self._adapters.fold(record.adapter)
-        self._runs.labels(adapter, record.operation.value, record.state.value).inc()
+        key = (record.adapter, record.operation, record.state)
+        series = self._series.get(key)
+        if series is None:
+            series = self._make_series(*key)
+        series.ended.inc()
         if record.layer:
+            adapter = self._adapters.fold(record.adapter)
             self._failures.labels(adapter, self._codes.fold(record.code), record.layer).inc()
         if record.first_token_s is not None:
-            self._first_token.labels(adapter).observe(record.first_token_s)
-        self._total.labels(adapter).observe(record.total_s)
-        self._output.labels(adapter).observe(record.output_bytes)
+            series.first_token.observe(record.first_token_s)
+        series.total.observe(record.total_s)
+        series.output.observe(record.output_bytes)
+
+    def _make_series(self, adapter: AdapterName, operation: Operation, state: RunState) -> "_RunSeries":
+        folded = self._adapters.fold(adapter)
+        series = _RunSeries(
+            ended=self._runs.labels(folded, operation.value, state.value),
+            first_token=self._first_token.labels(folded),
+            total=self._total.labels(folded),
+            output=self._output.labels(folded),
+        )
+        if folded == adapter:  # bounded, as the labels are
+            self._series[adapter, operation, state] = series
+        return series
 
     def run_refused(self, code: str) -> None:
         """See NodeObserver."""

@@ -89,11 +89,16 @@ class _Choice:
 
     def add(self, choice: dict[str, Any]) -> None:
         """Takes one piece up."""
+        fields = self._fields
         for key, value in choice.items():
             if key == "delta":
                 self._add_delta(value or {})
-            elif key != "index":
-                _join(self._fields, key, value)
+            elif key == "index":
+                pass
+            elif value is None:  # what most members of most events are
+                fields.setdefault(key)
+            else:
+                _join(fields, key, value)
 
     def joined(self) -> dict[str, Any]:
         """Returns the choice as a plain answer has it."""
@@ -109,14 +114,18 @@ class _Choice:
         return {"index": fields.pop("index"), "message": message, **fields}
 
     def _add_delta(self, delta: dict[str, Any]) -> None:
-        if self._message is None:
-            self._message = {"role": "assistant", "content": None}
+        message = self._message
+        if message is None:
+            message = self._message = {"role": "assistant", "content": None}
         for key, value in delta.items():
-            if key == "tool_calls":
+            known = message.get(key)
+            if type(known) is _Pieces and type(value) is str:  # as all but the first token
+                known.append(value)
+            elif key == "tool_calls":
                 for call in value or ():
                     self._add_call(call)
             else:
-                _join(self._message, key, value)
+                _join(message, key, value)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         call = self._calls.setdefault(

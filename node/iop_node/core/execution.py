@@ -12,7 +12,7 @@ it could be stopped has completed, whatever was asked meanwhile.
 
 import asyncio
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from iop_node.core.outbox import RunOutbox
@@ -322,9 +322,9 @@ class Execution:
         outcome: Completion | RunFailed | _Broke | None = None
         if self._task is not None and self._task.done() and not self._task.cancelled():
             outcome = self._task.result()
-        closing = self._closing(now)
         if isinstance(outcome, Completion) and not isinstance(self._cause, LimitHit):
-            return Succeeded(replace(closing, finish_reason=outcome.finish_reason))
+            return Succeeded(self._closing(now, outcome.finish_reason))
+        closing = self._closing(now)
         match self._cause:
             case CancelAsked(reason):
                 # A run whose adapter was never called is as stopped as can be.
@@ -355,7 +355,7 @@ class Execution:
         )
         return Failed("adapter_error", Layer.NODE, message, closing)
 
-    def _closing(self, now: float) -> Closing:
+    def _closing(self, now: float, finish_reason: str = "") -> Closing:
         started_at = self._started_at if self._started_at is not None else now
         first_at = self._first_output_at
         return Closing(
@@ -368,6 +368,7 @@ class Execution:
                 total_s=now - self._accepted_at,
             ),
             usage=self._sink.usage,
+            finish_reason=finish_reason,
         )
 
 

@@ -3,6 +3,7 @@
 A migration that has been released never changes: add a new one.
 """
 
+from operator import itemgetter
 from typing import Any, Final
 
 from iop_node.core.ports import RunRecord
@@ -79,6 +80,7 @@ _FINISHED: Final = (
     "output_bytes",
     "events",
 )
+_finished_of: Final = itemgetter(*(COLUMNS.index(column) for column in _FINISHED))
 
 SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM runs"
 INSERT: Final = f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
@@ -141,8 +143,7 @@ def row_of(record: RunRecord) -> tuple[Any, ...]:
 
 def finish_values(record: RunRecord) -> tuple[Any, ...]:
     """Returns the parameters of `FINISH`."""
-    values = dict(zip(COLUMNS, row_of(record), strict=True))
-    return (*(values[column] for column in _FINISHED), record.run_id, record.attempt)
+    return (*_finished_of(row_of(record)), record.run_id, record.attempt)
 
 
 def record_of(row: tuple[Any, ...]) -> RunRecord:
