@@ -137,7 +137,7 @@ def test_config_check_says_what_follows(made: Path, capsys: Output) -> None:
         "  adapters  mock\n"
         "  nodes     -\n"
         "  profiles  -\n"
-        "types and own keys of adapters are checked by each node: `iop nodes` shows what it says\n"
+        "types and own keys of adapters are checked by each node: `iop node NODE` shows what it says\n"
     )
 
 

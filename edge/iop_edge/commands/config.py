@@ -44,7 +44,7 @@ def check(folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False) ->
         typer.echo(f"  {key:9} {value if isinstance(value, str) else ', '.join(settings_names(value)) or '-'}")
     if settings.adapters:
         # Only a node has the code of an adapter.
-        typer.echo("types and own keys of adapters are checked by each node: `iop nodes` shows what it says")
+        typer.echo("types and own keys of adapters are checked by each node: `iop node NODE` shows what it says")
 
 
 def settings_names(value: object) -> list[str]:

@@ -98,7 +98,7 @@ class LinkMachine:
     silence_hint: ClassVar[str]
 
     def __init__(self, first_state: LinkState, *, now: float, peer: str, times: LinkTimes) -> None:
-        self.state = first_state
+        self.state = self._first_state = first_state
         self.limits = LinkLimits()
         self.protocol = 0
         self.round_trip_s: float | None = None
@@ -171,6 +171,8 @@ class LinkMachine:
         if was_ended:
             return []
         message = f"{self._peer}: the connection ended in state {state} ({detail})"
+        if state is self._first_state:  # perhaps no end of a link at all
+            message += f"; {self.silence_hint}"
         return [Ended(self._link_end(now, "link_lost", message, EndedBy.TRANSPORT, state is LinkState.OPEN))]
 
     def probe(self, now: float) -> list[Effect]:

@@ -196,8 +196,24 @@ async def test_another_process_gets_the_name_of_one_that_does_not_answer(edge: R
             "protocol_error",
             "OpenRuns came in state await_hello; expected Goodbye or Hello",
         ),
+        (
+            b"",
+            "link_lost",
+            "the connection ended in state await_hello (the peer closed it); "
+            "the other end said nothing that a node says",
+        ),
     ],
-    ids=["HTTP", "TLS", "text", "noise", "over the limit", "truncated", "no protobuf", "another message"],
+    ids=[
+        "HTTP",
+        "TLS",
+        "text",
+        "noise",
+        "over the limit",
+        "truncated",
+        "no protobuf",
+        "another message",
+        "nothing",
+    ],
 )
 async def test_what_is_no_node_gives_one_clear_event(
     edge: RunningEdge, said: bytes, code: str, message: str

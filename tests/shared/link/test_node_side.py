@@ -274,6 +274,21 @@ def test_go_away_is_remembered_for_the_redial() -> None:
     )
 
 
+def test_a_connection_that_ends_before_a_word_came_says_what_to_check() -> None:
+    node = new_node_side()
+
+    assert node.transport_ended("Connection reset by peer", 100.0) == [
+        Ended(
+            LinkEnd(
+                "link_lost",
+                f"{PEER}: the connection ended in state await_challenge (Connection reset by peer); "
+                "check that the address is an edge's link port ([link] listen in edge.toml)",
+                EndedBy.TRANSPORT,
+            )
+        )
+    ]
+
+
 def test_report_nobody_asked_for_is_our_bug() -> None:
     node = new_node_side()
 
