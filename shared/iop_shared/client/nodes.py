@@ -104,6 +104,8 @@ def print_node(console: Console, node: NodeRecord) -> None:
         ("round trip", render.duration(node.round_trip_s) if node.round_trip_s is not None else ""),
         ("config", f"{node.config_state} (revision {node.config_revision})" if node.config_state else ""),
         *(("rejected", reason) for reason in node.config_reasons),
+        # Also in the table, whose last column is the first that a narrow terminal cuts.
+        *((one.gate_state, f"{one.name}: {_why(one)}") for one in node.adapters if not _is_open(one)),
     ]
     render.print_facts(console, [(name, value) for name, value in facts if value])
     if not node.adapters:
@@ -117,7 +119,7 @@ def print_node(console: Console, node: NodeRecord) -> None:
             f"{node.in_flight.get(adapter.name, 0)}/{adapter.max_concurrent}",
             _targets(adapter),
             ", ".join(adapter.operations),
-            ": ".join(part for part in (adapter.gate_check, adapter.gate_reason) if part),
+            _why(adapter),
         ]
         for adapter in node.adapters
     ]
@@ -142,8 +144,16 @@ def _node_row(node: NodeRecord) -> list[str]:
 
 def _adapter_phrase(adapter: AdapterRecord) -> str:
     """The name, and the gate's state where it is anything but open."""
-    is_open = adapter.gate_state in {"open", "not_applicable"}
-    return adapter.name if is_open else f"{adapter.name} ({adapter.gate_state})"
+    return adapter.name if _is_open(adapter) else f"{adapter.name} ({adapter.gate_state})"
+
+
+def _is_open(adapter: AdapterRecord) -> bool:
+    return adapter.gate_state in {"open", "not_applicable"}
+
+
+def _why(adapter: AdapterRecord) -> str:
+    """The check that decided and its reason."""
+    return ": ".join(part for part in (adapter.gate_check, adapter.gate_reason) if part)
 
 
 def _targets(adapter: AdapterRecord) -> str:

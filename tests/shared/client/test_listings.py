@@ -61,6 +61,7 @@ def test_node(iop: Iop, edge: ScriptedEdge) -> None:
     assert "  round trip  0.9 ms" in lines
     assert "  config      applied (revision 2)" in lines
     assert "  rejected    adapter x: not allowed" in lines
+    assert "  closed      vllm: engine_reachable: connection refused" in lines
     assert lines[-3:] == [
         "adapter  type  gate            runs  targets       operations   why",
         "mock     mock  not_applicable   1/4  echo, tokens  chat, embed  -",
