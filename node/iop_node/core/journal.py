@@ -64,8 +64,11 @@ class Journal:
             lost, _ = self._pending.popitem(last=False)
             self.given_up += 1
             log.error("run_record_given_up", run_id=lost[0], attempt=lost[1], pending=MAX_PENDING)
-        writing = self._tasks.spawn(self._write(key, record), name=f"journal {record.run_id}")
-        await asyncio.wait({writing}, timeout=self._finish_wait_s)
+        try:
+            async with asyncio.timeout(self._finish_wait_s):
+                await self._write(key, record)
+        except TimeoutError:
+            self._retry_soon()  # the write that is given up may still be made; once more changes nothing
 
     def settle_nowait(self, key: RunKey) -> None:
         """Notes, soon and many at a time, that the edge has everything of an attempt."""
@@ -106,10 +109,13 @@ class Journal:
             await self._store.finish(record)
         except IopError as error:
             log.warning("run_record_deferred", run_id=record.run_id, error_code=error.code, error=str(error))
-            if self._retrying is None or self._retrying.done():
-                self._retrying = self._tasks.spawn(self._retry(), name="journal retry")
+            self._retry_soon()
         else:
             self._pending.pop(key, None)
+
+    def _retry_soon(self) -> None:
+        if self._retrying is None or self._retrying.done():
+            self._retrying = self._tasks.spawn(self._retry(), name="journal retry")
 
     async def _retry(self) -> None:
         while self._pending:

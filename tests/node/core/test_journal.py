@@ -67,15 +67,21 @@ async def test_a_completion_is_tried_again_until_the_store_takes_it(tasks: TaskO
 
 
 async def test_a_store_that_hangs_does_not_hold_up_the_run(tasks: TaskOwner) -> None:
-    store = FlakyStore()
+    store, clock = FlakyStore(), FakeClock()
     store.hangs = True
-    journal = Journal(store, tasks, finish_wait_s=0.01)
+    journal = Journal(store, tasks, finish_wait_s=0.01, sleep=clock.sleep)
     begun = record()
     await journal.begin(begun)
+    done = replace(begun, state=RunState.SUCCEEDED)
 
-    await asyncio.wait_for(journal.finish(replace(begun, state=RunState.SUCCEEDED)), 1)
+    await asyncio.wait_for(journal.finish(done), 1)
 
     assert journal.pending == 1
+    store.hangs = False
+    await eventually(lambda: clock.sleepers)
+    clock.advance(RETRY_S)
+    await eventually(lambda: not journal.pending)
+    assert await store.get(begun.run_id, 1) == done
 
 
 async def test_flush_tries_once_more_and_says_whether_all_is_written(tasks: TaskOwner) -> None:
