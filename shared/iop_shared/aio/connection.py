@@ -108,7 +108,8 @@ class LinkConnection(asyncio.Protocol):
         self._flush_scheduled = False
         self._finish_after_flush = False
         self._data_paused = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._frames_out = self._bytes_in = self._bytes_out = 0
         # Set in connection_made, before anything else can happen.
         self._transport: asyncio.Transport
@@ -458,10 +459,11 @@ class LinkConnection(asyncio.Protocol):
         # Deadlines mostly move away: a timer that comes too early looks again, and costs less than a new
         # one for each frame.
         if timer is not None:
-            if timer.when() <= deadline:
+            if self._timer_at <= deadline:
                 return
             timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._on_timer)
+        # The time is kept here: uvloop's handle for what is due at once does not tell it.
+        self._timer, self._timer_at = self._loop.call_at(deadline, self._on_timer), deadline
 
     def _on_timer(self) -> None:
         self._timer = None

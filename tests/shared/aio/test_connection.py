@@ -350,6 +350,20 @@ async def test_heartbeats_keep_an_idle_link_alive_and_measure_it(edge: FakeEdge,
     assert session.link.is_open
 
 
+async def test_deadlines_that_are_due_already_are_met_at_once(edge: FakeEdge, node: FakeNode) -> None:
+    await node.connect()
+    link = node.link
+    assert link is not None
+    now = asyncio.get_running_loop().time()
+
+    link._set_timer(now - 1.0)  # as after the loop was held up
+    link._set_timer(now - 2.0)
+    await asyncio.sleep(0.01)
+
+    assert link.is_open
+    assert link._timer_at > now, "set anew, for the next heartbeat"
+
+
 async def test_half_open_connection_is_given_up_by_both_sides(edge: FakeEdge, node: FakeNode) -> None:
     edge.limits = replace(edge.limits, heartbeat_interval_s=0.05, dead_after_s=0.15)
     async with TcpRelay.to(edge.address) as relay:
