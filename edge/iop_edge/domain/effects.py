@@ -10,7 +10,7 @@ from typing import NamedTuple
 from iop_edge.domain.views import RunView
 from iop_shared.ids import Epoch, NodeId, RunId
 from iop_shared.runs import RunRequest, RunState, RunStep
-from iop_shared.runtime_events import RuntimeEvent
+from iop_shared.runtime_events import RuntimeEvent, hot_value
 
 
 class LinkKey(NamedTuple):
@@ -61,7 +61,7 @@ class TryElsewhere:
     run_id: RunId
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class RunMoved:
     """The run changed its state (and has not ended)."""
 

@@ -10,10 +10,10 @@ from typing import Any
 from iop_shared.ids import AdapterName, BootId, Epoch, NodeId, ProfileName, RunId, SessionId, TargetName
 from iop_shared.link.messages import AdapterStatus
 from iop_shared.runs import Operation, RunLimits, RunState
-from iop_shared.runtime_events import Body, Usage
+from iop_shared.runtime_events import Body, Usage, hot_value
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class RunOrder:
     """What a client wants run. Fields mean what they mean in `iop_shared.runs.RunRequest`.
 
@@ -38,7 +38,7 @@ class RunOrder:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class ResolvedModel:
     """What an API client's `model` stands for: a profile, or `adapter/target` named directly."""
 
@@ -71,7 +71,7 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class RunView:
     """A run as every surface shows it; a row of the edge's history. Never prompt or output."""
 
@@ -104,7 +104,7 @@ class RunView:
     refusals: tuple[Refusal, ...] = ()  # of the last routing decision
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class RunEventView:
     """One event of a run as it is kept: output bodies are kept while the run is live and a short while after,
     the rest for as long as the run's record. `at_ms`: when it reached the edge."""
@@ -144,7 +144,7 @@ class NodeView:
     round_trip_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@hot_value
 class EdgeEvent:
     """What the bus carries: something happened to a node or a run, or in the edge.
 
