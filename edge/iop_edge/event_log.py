@@ -17,6 +17,7 @@ LEVELS: Final[Mapping[str, str]] = {
     "node_connected": "info",
     "node_lost": "warning",
     "node_refused": "warning",
+    "node_join_checked": "info",
     "node_draining_changed": "info",
     "node_notice_received": "info",
     "gate_changed": "info",
@@ -28,7 +29,7 @@ LEVELS: Final[Mapping[str, str]] = {
     "run_finished": "info",
 }
 # A node that said goodbye has not been lost.
-_QUIET_ENDS: Final = frozenset({"node_stopping", "join_checked", "replaced", "edge_stopping"})
+_QUIET_ENDS: Final = frozenset({"node_stopping", "replaced", "edge_stopping"})
 
 
 class EventLog:
@@ -43,7 +44,7 @@ class EventLog:
         level = LEVELS.get(event.kind, "debug")
         if level == "debug" and not self._is_debug:
             return
-        if event.kind in ("node_lost", "node_refused") and event.detail.get("code") in _QUIET_ENDS:
+        if event.kind == "node_lost" and event.detail.get("code") in _QUIET_ENDS:
             level = "info"
         fields = {key: value for key, value in event.detail.items() if value not in (None, "")}
         if event.node_id is not None:

@@ -112,9 +112,13 @@ class NodeLinks:
         return self._configs.payload_for(hello.node_id, (hello.config_revision, hello.config_hash))
 
     def refuse(self, node_id: NodeId | None, code: str, address: str, message: str) -> None:
-        """Tells that a link ended before it was open: a node turned away, or something that is no node."""
+        """Tells that a link ended before it was open: a node turned away, or something that is no node.
+
+        Or, with code `join_checked`, a node that only wanted to know whether it would be let in.
+        """
+        kind = "node_join_checked" if code == "join_checked" else "node_refused"
         detail = {"code": code, "address": address, "message": message}
-        self._bus.publish("node_refused", node_id=node_id, detail=detail)
+        self._bus.publish(kind, node_id=node_id, detail=detail)
 
     def open(
         self,

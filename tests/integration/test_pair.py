@@ -62,6 +62,10 @@ def test_a_streamed_run_goes_from_client_to_node_and_back(
     assert 0 <= record["first_token_s"] <= record["total_s"]
     assert terminals(events_of(edge, run_id)) == ["succeeded"]
     wait_for("the node's journal is complete", lambda: journal_rows(node).get(run_id) == "succeeded")
+    # A set-up without a fault, the join's own check of the token included, warns of nothing.
+    assert '"event":"node_join_checked"' in edge.log()
+    for daemon in (edge, node):
+        assert '"level":"warning"' not in daemon.log()
 
 
 def test_two_nodes_with_different_targets_get_their_own_runs(tmp_path: Path) -> None:

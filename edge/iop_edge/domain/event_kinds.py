@@ -11,6 +11,7 @@ EVENT_KINDS: Final[Mapping[str, str]] = {
     "node_connected": "a node's link is open; detail: epoch, address, software_version, open_runs",
     "node_lost": "a node's link has ended; detail: epoch, code, message, detached_runs",
     "node_refused": "a link ended before it was open; detail: code, address, message",
+    "node_join_checked": "`iop-node join` found its token good; detail: code, address, message",
     "node_draining_changed": "a node stopped or resumed taking runs; detail: draining, reason",
     "node_capabilities_changed": "a node told all of its adapters; detail: adapters",
     "node_notice_received": "a node said something worth knowing; detail: code, message",
