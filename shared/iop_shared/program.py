@@ -4,11 +4,12 @@ A command raises an IopError or a CommandFailed; `run_program` turns it into a s
 exit code. No traceback reaches the user; with IOP_DEBUG set, an error that is our bug shows where it arose.
 """
 
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,6 +17,8 @@ from iop_shared.errors import BadRequest, IopError, NotAllowed, Unavailable
 from iop_shared.exit_codes import CommandFailed, ExitCode, exit_codes_help
 
 Say = Callable[[str], None]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+"""Of the daemons' commands."""
 
 # In this order: the first kind that fits.
 EXIT_CODES: Final[tuple[tuple[type[IopError], ExitCode], ...]] = (
@@ -37,6 +40,11 @@ def make_program(name: str, help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON value on one line."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 def _to_stderr(line: str) -> None:

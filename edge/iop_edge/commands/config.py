@@ -2,10 +2,11 @@
 
 import typer
 
-from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, load_folder, print_json
+from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, load_folder
 from iop_edge.config import CONFIG_FILE
 from iop_shared.errors import InvalidConfig
 from iop_shared.exit_codes import ExitCode
+from iop_shared.program import JsonOption, print_json
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 

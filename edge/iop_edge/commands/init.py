@@ -4,13 +4,14 @@ from typing import Annotated
 
 import typer
 
-from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, print_json
+from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption
 from iop_edge.commands.token import make_token
 from iop_edge.config import CONFIG_FILE, load_edge_settings
 from iop_edge.config_template import TEMPLATE
 from iop_shared.errors import InvalidConfig
 from iop_shared.ids import NodeId, check_name
 from iop_shared.private_files import write_private
+from iop_shared.program import JsonOption, print_json
 
 
 def init(

@@ -1,8 +1,7 @@
 """What the commands share: options, and how they print."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -20,12 +19,6 @@ FolderOption = Annotated[
         help="The edge's folder: edge.toml, edge.db, run.json.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
-
-def print_json(value: Any) -> None:
-    """Prints one JSON value on one line."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 def load_folder(folder: Path) -> tuple[Path, EdgeSettings]:

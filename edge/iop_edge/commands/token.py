@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, print_json, require_config
+from iop_edge.commands.options import DEFAULT_FOLDER, FolderOption, require_config
 from iop_edge.config import DATABASE_FILE
 from iop_edge.domain.ports import NodeToken
 from iop_edge.stores.schema import MIGRATIONS
@@ -18,6 +18,7 @@ from iop_shared.aio.loop import run as run_loop
 from iop_shared.aio.sqlite import Database
 from iop_shared.ids import NodeId, TokenId, check_name
 from iop_shared.link.auth import new_token, stored_key
+from iop_shared.program import JsonOption, print_json
 
 T = TypeVar("T")
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import typer
 
-from iop_node.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, print_json
+from iop_node.commands.options import DEFAULT_FOLDER, FolderOption
 from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings, load_node_token
 from iop_shared.errors import InvalidConfig
 from iop_shared.exit_codes import ExitCode
+from iop_shared.program import JsonOption, print_json
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 

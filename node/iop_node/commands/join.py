@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from iop_node.commands.options import DEFAULT_FOLDER, FolderOption, JsonOption, dir_argument, print_json
+from iop_node.commands.options import DEFAULT_FOLDER, FolderOption, dir_argument
 from iop_node.config import CONFIG_FILE, TOKEN_FILE, load_node_settings
 from iop_node.config_template import node_toml
 from iop_node.transport.check import check_edge
@@ -25,6 +25,7 @@ from iop_shared.link.auth import Token, parse_token
 from iop_shared.link.messages import Welcome
 from iop_shared.link.node_side import NodeIdentity
 from iop_shared.private_files import read_secret, write_private
+from iop_shared.program import JsonOption, print_json
 
 MAX_STDIN_CHARS: Final = 1024
 DEFAULT_LINK_PORT: Final = 7443

@@ -1,8 +1,7 @@
 """What the commands share: the folder, and how they print for programs."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,12 +16,6 @@ FolderOption = Annotated[
         help="The node's folder: node.toml, token, node.db, run.json.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
-
-def print_json(value: Any) -> None:
-    """Prints one JSON value on one line."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 def dir_argument(folder: Path) -> str:
